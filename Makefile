@@ -1,0 +1,32 @@
+# One virtual environment, made anew whenever pyproject.toml changes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+WORKERS ?= 2
+
+.PHONY: test test-all lint format clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $(STAMP)
+
+test: $(STAMP)  ## the default suite
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+
+test-all: $(STAMP)  ## the default suite and the slow tests
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMP)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,113 @@
+"""Checks of user input: every error names the argument, its value and the remedy."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+# Products that define the geometry are never rounded to TF32 or bfloat16.
+PRECISION = jax.lax.Precision.HIGHEST
+
+
+def is_concrete(x: Any) -> bool:
+    """True if the value of `x` can be looked at now, False inside a transformation."""
+    return not isinstance(x, jax.core.Tracer)
+
+
+def working_dtype(*arrays: jax.Array) -> np.dtype:
+    """The dtype that a computation on `arrays` runs in: the widest, but at least float32."""
+    return max((np.dtype(jnp.float32), *(x.dtype for x in arrays)), key=lambda t: t.itemsize)
+
+
+def as_points(**named: ArrayLike) -> tuple[jax.Array, ...]:
+    """Converts named arguments to floating arrays of one dtype with at least one axis."""
+    arrays = []
+    for name, value in named.items():
+        array = jnp.asarray(value)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            if not jnp.issubdtype(array.dtype, jnp.integer):
+                raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+            array = array.astype(jnp.float32)
+        if array.ndim == 0 or array.shape[-1] == 0:
+            raise ValueError(
+                f"{name} must have shape (..., d) with d >= 1, got shape {array.shape}."
+            )
+        arrays.append(array)
+    dtype = working_dtype(*arrays)
+    return tuple(array.astype(dtype) for array in arrays)
+
+
+def same_dimension(**named: jax.Array) -> None:
+    """Refuses points of different spaces."""
+    if len({array.shape[-1] for array in named.values()}) > 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+        raise ValueError(f"The last axes must have one length, got shapes {shapes}.")
+
+
+def broadcastable(**named: jax.Array) -> None:
+    """Refuses row-wise arguments whose leading axes do not match."""
+    same_dimension(**named)
+    try:
+        jnp.broadcast_shapes(*(array.shape for array in named.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+        raise ValueError(
+            f"Rows are compared one by one, so the leading axes must match, got shapes {shapes}."
+        ) from None
+
+
+def matrices(**named: jax.Array) -> None:
+    """Refuses anything but one matrix of points per argument."""
+    for name, array in named.items():
+        if array.ndim != 2:
+            raise ValueError(
+                f"{name} must have shape (n, d), got shape {array.shape}; "
+                "use jax.vmap for further axes."
+            )
+    same_dimension(**named)
+
+
+def positive(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
+    """A positive finite scalar in the given dtype; traced values are trusted."""
+    if jnp.ndim(value) != 0:
+        raise ValueError(f"{name} must be a scalar, got shape {jnp.shape(value)}.")
+    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):  # type: ignore[arg-type]
+        raise ValueError(f"{name} must be positive and finite, got {name} = {value}.")
+    return jnp.asarray(value, dtype)
+
+
+def fraction(name: str, value: ArrayLike, *, low_open: bool, high_open: bool) -> None:
+    """Refuses values outside the unit interval; traced values are trusted."""
+    if jnp.ndim(value) != 0:
+        raise ValueError(f"{name} must be a scalar, got shape {jnp.shape(value)}.")
+    if not is_concrete(value):
+        return
+    number = float(value)  # type: ignore[arg-type]
+    low_ok = number > 0 if low_open else number >= 0
+    high_ok = number < 1 if high_open else number <= 1
+    if not (low_ok and high_ok):
+        interval = f"{'(' if low_open else '['}0, 1{')' if high_open else ']'}"
+        raise ValueError(f"{name} must be in {interval}, got {name} = {value}.")
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> None:
+    """Refuses a value that is not one of the options."""
+    if value not in options:
+        listed = ", ".join(repr(option) for option in options)
+        raise ValueError(f"{name} must be one of {listed}, got {name} = {value!r}.")
+
+
+def finite(name: str, tree: Any) -> None:
+    """Refuses NaN and infinity in the concrete arrays of a tree, naming the leaf."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not is_concrete(leaf) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            continue
+        bad = int(jnp.sum(~jnp.isfinite(leaf)))
+        if bad:
+            at = jax.tree_util.keystr(path)
+            raise ValueError(
+                f"{name}{at} must be finite, got {bad} NaN or infinite value(s) "
+                f"among {jnp.size(leaf)}."
+            )

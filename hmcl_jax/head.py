@@ -1,0 +1,209 @@
+r"""The Lorentz layer :math:`f(W; z) = [\sqrt{K + |W z|^2}; W z]` (paper: eq:lorentz_layer).
+
+A head is one array ``W = [w0 | Ws]`` of shape ``(d, d + 1)``: `w0` acts on the time component of
+its input, `Ws` on the space components. Heads are a mapping ``{modality: W}``. The initial head
+``[0 | I]`` hands the frozen backbone's points on unchanged.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks, lorentz
+from hmcl_jax._checks import PRECISION
+
+
+def identity_head(dim: int, dtype: Any = jnp.float32) -> jax.Array:
+    """The head ``[0 | I]``, which changes nothing.
+
+    Args:
+      dim: dimension d of the space.
+      dtype: of the array.
+
+    Returns:
+      Shape ``(d, d + 1)``.
+
+    Example:
+      >>> import hmcl_jax
+      >>> print(hmcl_jax.identity_head(2))
+      [[0. 1. 0.]
+       [0. 0. 1.]]
+    """
+    if dim < 1:
+        raise ValueError(f"dim must be at least 1, got dim = {dim}.")
+    return jnp.eye(dim, dim + 1, k=1, dtype=dtype)
+
+
+def identity_heads(
+    modalities: Iterable[str], dim: int, dtype: Any = jnp.float32
+) -> dict[str, jax.Array]:
+    """One :func:`identity_head` for each modality.
+
+    Args:
+      modalities: names.
+      dim: dimension d of the space.
+      dtype: of the arrays.
+
+    Returns:
+      ``{modality: W}``.
+
+    Example:
+      >>> import hmcl_jax
+      >>> sorted(hmcl_jax.identity_heads(["image", "text"], dim=4))
+      ['image', 'text']
+    """
+    if isinstance(modalities, str):
+        raise TypeError(f"modalities must be a collection of names, got the string {modalities!r}.")
+    return {modality: identity_head(dim, dtype) for modality in modalities}
+
+
+def check_head(name: str, W: jax.Array) -> int:
+    """Dimension of a head; refuses arrays of any other shape."""
+    if jnp.ndim(W) < 2 or W.shape[-1] != W.shape[-2] + 1:
+        raise ValueError(
+            f"{name} must be a head of shape (d, d + 1), got shape {tuple(jnp.shape(W))}."
+        )
+    if not jnp.issubdtype(W.dtype, jnp.floating):
+        raise TypeError(f"{name} must be a head of floating dtype, got dtype {W.dtype}.")
+    return W.shape[-2]
+
+
+def as_lifted(name: str, z: ArrayLike, dim: int, K: ArrayLike) -> jax.Array:
+    """Lifted points, from points of dimension `dim` or from points that are lifted already."""
+    (z,) = _checks.as_points(**{name: z})
+    if z.shape[-1] == dim:
+        return lorentz.lift(z, K)
+    if z.shape[-1] == dim + 1:
+        return z
+    raise ValueError(
+        f"{name} must have {dim} space components, or {dim + 1} components with time first, "
+        f"got shape {z.shape}."
+    )
+
+
+def apply_head(W: ArrayLike, z: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
+    """Moves frozen features through a head.
+
+    Args:
+      W: head, shape ``(d, d + 1)``.
+      z: features, shape ``(..., d)``, or lifted points, shape ``(..., d + 1)``.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      Space components of the outputs, shape ``(..., d)``; :func:`lorentz.lift` adds the time.
+
+    Example:
+      >>> import hmcl_jax
+      >>> W = hmcl_jax.identity_head(2).at[0, 0].set(1.0)   # adds the time to the first component
+      >>> print(hmcl_jax.apply_head(W, [3.0, 0.0], K=16.0))
+      [8. 0.]
+    """
+    W = jnp.asarray(W)
+    dim = check_head("W", W)
+    if W.ndim != 2:
+        raise ValueError(f"W must be one head (d, d + 1), got shape {W.shape}; use jax.vmap.")
+    lifted = as_lifted("z", z, dim, K)
+    dtype = _checks.working_dtype(W, lifted)
+    return jnp.matmul(lifted.astype(dtype), W.astype(dtype).T, precision=PRECISION)
+
+
+def leaf_paths(tree: Any) -> dict[str, Any]:
+    """Leaves by path, such as ``params/image/W``; what Optax has masked out stands as its node."""
+    leaves = jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda node: isinstance(node, optax.MaskedNode)
+    )
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def head_paths(params: Any, heads: Mapping[str, str] | None) -> dict[str, str]:
+    """Paths of the heads in a tree of parameters, by modality; masked ones are left out.
+
+    Args:
+      params: parameters, or a tree of their structure.
+      heads: ``{modality: path}``, or None if every leaf is a head, named by its path.
+
+    Returns:
+      ``{modality: path}``, sorted by modality.
+    """
+    leaves = leaf_paths(params)
+    masked = [path for path, leaf in leaves.items() if isinstance(leaf, optax.MaskedNode)]
+    present = {path: leaf for path, leaf in leaves.items() if path not in masked}
+    found = {}
+    for modality, path in (heads or {path: path for path in present}).items():
+        if path in present:
+            found[modality] = path
+        elif not any(path == node or path.startswith(f"{node}/") for node in masked):
+            raise ValueError(
+                f"heads[{modality!r}] = {path!r} is not a leaf of params; "
+                f"its leaves are {sorted(leaves)}."
+            )
+    return dict(sorted(found.items()))
+
+
+def select_heads(params: Any, heads: Mapping[str, str] | None = None) -> dict[str, jax.Array]:
+    """The heads in a tree of parameters, by modality, all of one dimension.
+
+    Args:
+      params: parameters. With ``heads=None`` every leaf must be a head; in a flat mapping
+        ``{modality: W}`` its key is the modality.
+      heads: ``{modality: path}`` if heads sit in a larger tree, with paths like
+        ``"params/image_head/W"``.
+
+    Returns:
+      ``{modality: W}``.
+
+    Example:
+      >>> import jax.numpy as jnp, hmcl_jax
+      >>> model = {"params": {"head": {"W": hmcl_jax.identity_head(4)}, "scale": jnp.ones(())}}
+      >>> print({m: W.shape for m, W in
+      ...        hmcl_jax.select_heads(model, {"image": "params/head/W"}).items()})
+      {'image': (4, 5)}
+    """
+    leaves = leaf_paths(params)
+    found = {modality: leaves[path] for modality, path in head_paths(params, heads).items()}
+    hint = "" if heads else " If params holds other leaves too, name the heads: heads={modality: path}."
+    dims = {}
+    for modality, W in found.items():
+        if not hasattr(W, "shape") or not hasattr(W, "dtype"):
+            raise TypeError(f"Head {modality!r} must be an array, got {type(W).__name__}.{hint}")
+        try:
+            dims[modality] = check_head(f"Head {modality!r}", W)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{error}{hint}") from None
+    if len(set(dims.values())) > 1:
+        raise ValueError(f"All heads must have one dimension, got {dims}.")
+    return found
+
+
+class LorentzHead(nn.Module):
+    """The Lorentz layer as a Flax (Linen) module, initialised to ``[0 | I]``.
+
+    Its one parameter is called ``W``; a model's heads are named to :func:`hmcl_jax.hmcl_project` by
+    their paths, for example ``heads={"image": "params/image_head/W"}``.
+
+    Attributes:
+      K: squared radius of the hyperboloid.
+      param_dtype: of the head.
+
+    Example:
+      >>> import jax
+      >>> from hmcl_jax import LorentzHead
+      >>> x = jax.numpy.ones((3, 4))
+      >>> module = LorentzHead()
+      >>> variables = module.init(jax.random.key(0), x)
+      >>> print((module.apply(variables, x) == x).all())
+      True
+    """
+
+    K: float = 10.0
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        W = self.param("W", lambda key: identity_head(x.shape[-1], self.param_dtype))
+        return apply_head(W, x, K=self.K)

@@ -1,0 +1,501 @@
+r"""The admissible part of a step: minimal rotation, closest admissible step, finite rotation.
+
+A displacement ``delta = [delta_0 | delta_s]`` of the heads is admissible if it leaves the column
+of the time input alone and moves every protected point by one rotation that all modalities share,
+:math:`\delta_s V = \Omega U` with skew :math:`\Omega` (paper: eq:prop_blockwise_admissible_spatial;
+V and U as in :mod:`hmcl_jax.protection`).
+
+- MR, :func:`minimal_rotation`: the closest displacement with Omega = 0.
+- CA, :func:`closest_admissible`: the closest displacement of all, by a Lyapunov equation
+  :math:`\Omega H + H \Omega = F - F^\top` with :math:`H = \sum_m U_m U_m^\top` and
+  :math:`F = \sum_m \delta_s^m V_m U_m^\top` (paper: eq:supp_ca_lyapunov). With the factors
+  :math:`U_m = Q \Sigma Y_m^\top`, :math:`N = \sum_m \delta_s^m V_m Y_m` and :math:`C = Q^\top N` its
+  solution acts on the protected points by
+
+  .. math::
+    \Omega Q \Sigma = Q \Big[ \frac{C_{ij} \sigma_j^2 - C_{ji} \sigma_i \sigma_j}
+      {\sigma_i^2 + \sigma_j^2} \Big] + (I - Q Q^\top) N,
+
+  in which every coefficient is bounded by 1: a step costs products of width q, solves nothing and
+  is as well conditioned as MR, however small the smallest singular value.
+- Both hold to first order in the step. :class:`Rotation` holds Omega in the low-rank form
+  :math:`Q A Q^\top + G Q^\top - Q G^\top`, and :func:`rotate` applies its Cayley transform, an exact
+  rotation, however large Omega has become.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks
+from hmcl_jax._checks import PRECISION
+from hmcl_jax.head import check_head
+from hmcl_jax.protection import Matrices, Protection
+
+
+class Rotation(NamedTuple):
+    """A skew matrix ``Q A Q^T + G Q^T - Q G^T`` over the shared basis Q of a protection.
+
+    Attributes:
+      inside: A, skew, ``(q, q)``.
+      outside: G, orthogonal to Q, ``(d, q)``.
+    """
+
+    inside: jax.Array
+    outside: jax.Array
+
+
+class Strain(NamedTuple):
+    """How a displacement moves the protected points of one modality (paper: Lorentz strain).
+
+    Attributes:
+      symmetric: S, ``(d, d)``: stretches the points, changes radii and apertures.
+      residual: E, ``(w, d)``: what no linear map of the outputs explains.
+      generator: Omega, ``(d, d)``: rotates the points; admissible if shared by all modalities.
+    """
+
+    symmetric: jax.Array
+    residual: jax.Array
+    generator: jax.Array
+
+
+def _matmul(*factors: jax.Array) -> jax.Array:
+    product = factors[0]
+    for factor in factors[1:]:
+        product = jnp.matmul(product, factor, precision=PRECISION)
+    return product
+
+
+def _candidates(delta: Mapping[str, ArrayLike], protection: Protection) -> Matrices:
+    """Candidates of all protected modalities, 0 for absent ones, in the protection's dtype."""
+    dim, dtype = protection.shared_basis.shape[0], protection.shared_basis.dtype
+    for modality, W in delta.items():
+        if modality not in protection.basis:
+            raise ValueError(
+                f"delta[{modality!r}] has no entry in protection, which holds "
+                f"{sorted(protection.basis)}."
+            )
+        if check_head(f"delta[{modality!r}]", jnp.asarray(W)) != dim or jnp.ndim(W) != 2:
+            raise ValueError(
+                f"delta[{modality!r}] must have shape {(dim, dim + 1)}, got {jnp.shape(W)}."
+            )
+    absent = jnp.zeros((dim, dim + 1), dtype)
+    return {m: jnp.asarray(delta.get(m, absent)).astype(dtype) for m in protection.basis}
+
+
+def _corrected(
+    delta: Mapping[str, ArrayLike], spatial: Matrices, candidates: Matrices, hold_time: bool
+) -> Matrices:
+    result = {}
+    for modality, block in spatial.items():
+        time = candidates[modality][:, :1]
+        joined = jnp.concatenate([jnp.zeros_like(time) if hold_time else time, block], axis=1)
+        given = delta.get(modality)
+        result[modality] = joined if given is None else joined.astype(jnp.asarray(given).dtype)
+    return result
+
+
+def _width(protection: Protection) -> int:
+    return max((V.shape[-1] for V in protection.basis.values()), default=0)
+
+
+def minimal_rotation(
+    delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
+) -> Matrices:
+    r"""HMCL-MR: the closest displacement that leaves all protected points where they are.
+
+    :math:`\delta_s - (\delta_s V) V^\top` per modality (paper: eq:canonical_projection).
+
+    Args:
+      delta: candidate displacements ``{modality: (d, d + 1)}``; absent modalities count as 0.
+      protection: the protected system.
+      hold_time: whether the column of the time input is held fixed.
+
+    Returns:
+      Displacements of every modality in `protection`.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image"], dim=3)
+      >>> x = jax.numpy.array([[1.0, 0.0, 0.0]])
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x})
+      >>> delta = {"image": jax.numpy.ones((3, 4))}
+      >>> step = hmcl_jax.minimal_rotation(delta, hmcl_jax.protect(moments, params))
+      >>> print(step["image"] + 0)
+      [[0. 0. 1. 1.]
+       [0. 0. 1. 1.]
+       [0. 0. 1. 1.]]
+    """
+    candidates = _candidates(delta, protection)
+    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
+    if _width(protection):
+        spatial = {
+            m: block - _matmul(block, protection.basis[m], protection.basis[m].T)
+            for m, block in spatial.items()
+        }
+    return _corrected(delta, spatial, candidates, hold_time)
+
+
+def closest_admissible(
+    delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
+) -> Matrices:
+    """HMCL-CA: the closest displacement that moves all protected points by one shared rotation.
+
+    For any ranks; at full rank it is the paper's Algorithm for CA. See the module's head for the
+    closed form.
+
+    Args:
+      delta: candidate displacements ``{modality: (d, d + 1)}``. Absent modalities count as 0 and
+        still turn with the others.
+      protection: the protected system.
+      hold_time: whether the column of the time input is held fixed.
+
+    Returns:
+      Displacements of every modality in `protection`.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image", "text"], dim=3)
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(
+      ...     hmcl_jax.init_moments(params), {"image": x, "text": x})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> delta = {"image": jax.random.normal(jax.random.key(1), (3, 4))}
+      >>> step = hmcl_jax.closest_admissible(delta, protection)
+      >>> print(jax.numpy.allclose(step["image"], step["text"], atol=1e-6))   # one rotation
+      True
+    """
+    candidates = _candidates(delta, protection)
+    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
+    if _width(protection):
+        moved = _protected_motion(spatial, protection)
+        shared = _shared_motion(moved, protection)
+        spatial = {
+            m: block
+            - _matmul(
+                moved[m] - _matmul(shared, protection.coordinates[m].T), protection.basis[m].T
+            )
+            for m, block in spatial.items()
+        }
+    return _corrected(delta, spatial, candidates, hold_time)
+
+
+def _protected_motion(spatial: Matrices, protection: Protection) -> Matrices:
+    """How the candidates move the protected directions, delta_s V."""
+    return {m: _matmul(block, protection.basis[m]) for m, block in spatial.items()}
+
+
+def _split(moved: Matrices, protection: Protection) -> tuple[jax.Array, jax.Array]:
+    """C, the joint motion inside the shared basis, and what lies outside of it."""
+    joint = sum(
+        (_matmul(P, protection.coordinates[m]) for m, P in moved.items()),
+        jnp.zeros_like(protection.shared_basis),
+    )
+    Q = protection.shared_basis
+    inside = _matmul(Q.T, joint)
+    return inside, joint - _matmul(Q, inside)
+
+
+def _reciprocal(x: jax.Array) -> jax.Array:
+    """1 / x, and 0 for the zeros of the padding."""
+    return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
+
+
+def _shared_motion(moved: Matrices, protection: Protection) -> jax.Array:
+    """Omega Q diag(sigma) of the closest shared rotation."""
+    C, outside = _split(moved, protection)
+    s = protection.shared_scales
+    weight = _reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
+    turned = (C * s[None, :] - C.T * s[:, None]) * s[None, :] * weight
+    return _matmul(protection.shared_basis, turned) + outside
+
+
+def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> Rotation:
+    """The rotation that :func:`closest_admissible` applies, the solution of its Lyapunov equation.
+
+    Args:
+      delta: candidate displacements ``{modality: (d, d + 1)}``; absent modalities count as 0.
+      protection: the protected system.
+
+    Returns:
+      The rotation; it is linear in `delta`.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image"], dim=3)
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> turn = jax.numpy.array([[0.0, 0.0, -1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0] * 4])
+      >>> rotation = hmcl_jax.shared_rotation({"image": turn}, protection)
+      >>> print(hmcl_jax.generator(rotation, protection).round(3) + 0)
+      [[ 0. -1.  0.]
+       [ 1.  0.  0.]
+       [ 0.  0.  0.]]
+    """
+    candidates = _candidates(delta, protection)
+    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
+    C, outside = _split(_protected_motion(spatial, protection), protection)
+    s = protection.shared_scales
+    weight = _reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
+    return Rotation((C * s[None, :] - C.T * s[:, None]) * weight, outside * _reciprocal(s))
+
+
+def generator(rotation: Rotation, protection: Protection) -> jax.Array:
+    """The skew matrix Omega of a rotation, for inspection; no correction needs it.
+
+    Args:
+      rotation: in low-rank form.
+      protection: whose shared basis it refers to.
+
+    Returns:
+      Shape ``(d, d)``.
+
+    Example:
+      See :func:`shared_rotation`.
+    """
+    Q = protection.shared_basis
+    out = _matmul(rotation.outside, Q.T)
+    return _matmul(Q, rotation.inside, Q.T) + out - out.T
+
+
+def rotate(rotation: Rotation, protection: Protection) -> Matrices:
+    r"""Displacements that turn all protected points by the Cayley transform of a rotation.
+
+    :math:`(R - I) U V^\top` with :math:`R = (I - \Omega / 2)^{-1} (I + \Omega / 2)`, a rotation for
+    every skew Omega, from one solve of size 2q. Radii, Lorentz products and cones of protected
+    points are kept exactly, not to first order.
+
+    Args:
+      rotation: the generator.
+      protection: the protected system.
+
+    Returns:
+      Displacements of the spatial blocks, ``{modality: (d, d)}``.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image"], dim=3)
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> delta = {"image": 9 * jax.random.normal(jax.random.key(1), (3, 4))}
+      >>> rotation = hmcl_jax.shared_rotation(delta, protection)
+      >>> R = jax.numpy.eye(3) + hmcl_jax.rotate(rotation, protection)["image"]
+      >>> print(jax.numpy.allclose(R.T @ R, jax.numpy.eye(3), atol=1e-5))
+      True
+    """
+    A, G = rotation
+    Q, s = protection.shared_basis, protection.shared_scales
+    q = s.shape[0]
+    used = jnp.diag((s > 0).astype(s.dtype))
+    none = jnp.zeros((q, q), s.dtype)
+    gram = jnp.block([[used, none], [none, _matmul(G.T, G)]])
+    kernel = jnp.block([[A, -used], [used, none]])  # Omega = [Q G] kernel [Q G]^T
+    system = jnp.eye(2 * q, dtype=s.dtype) - _matmul(kernel, gram) / 2
+    solved = jnp.linalg.solve(system, kernel[:, :q] * s)
+    motion = _matmul(Q, solved[:q]) + _matmul(G, solved[q:])  # (R - I) Q diag(sigma)
+    return {
+        m: _matmul(motion, protection.coordinates[m].T, V.T) for m, V in protection.basis.items()
+    }
+
+
+def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
+    r"""Solves :math:`\Omega H + H \Omega = R` for symmetric H >= 0 and skew R, by eigenvectors of H.
+
+    A dense solve, O(d^3): for checks and analyses; the corrections use low-rank factors instead.
+    Where H is singular on both sides of an entry, the entry is 0 (the solution of least norm).
+
+    Args:
+      H: symmetric positive (semi)definite, shape ``(..., d, d)``.
+      rhs: skew-symmetric, same shape.
+
+    Returns:
+      The skew-symmetric solution, same shape.
+
+    Example:
+      >>> import jax.numpy as jnp, hmcl_jax
+      >>> print(hmcl_jax.solve_lyapunov(jnp.diag(jnp.array([1.0, 3.0])),
+      ...                               jnp.array([[0.0, 8.0], [-8.0, 0.0]])))
+      [[ 0.  2.]
+       [-2.  0.]]
+    """
+    H, rhs = _checks.as_points(H=H, rhs=rhs)
+    if H.ndim < 2 or H.shape[-1] != H.shape[-2] or H.shape != rhs.shape:
+        raise ValueError(
+            f"H and rhs must be square matrices of one shape, got {H.shape} and {rhs.shape}."
+        )
+    _checks.finite("H", H)
+    _checks.finite("rhs", rhs)
+    _refuse_unless_small("H", "symmetric", H, H - H.mT)
+    _refuse_unless_small("rhs", "skew-symmetric", rhs, rhs + rhs.mT)
+    values, axes = jnp.linalg.eigh((H + H.mT) / 2)
+    largest = jnp.max(jnp.abs(values), axis=-1, keepdims=True)
+    noise = H.shape[-1] * jnp.finfo(H.dtype).eps * largest
+    if _checks.is_concrete(values) and bool(jnp.any(values < -noise)):
+        raise ValueError(
+            f"H must be positive semidefinite, got an eigenvalue of {float(jnp.min(values)):.6g}."
+        )
+    values = jnp.where(values > noise, values, 0)
+    weight = _reciprocal(values[..., :, None] + values[..., None, :])
+    turned = _matmul(axes.mT, rhs, axes) * weight
+    return _matmul(axes, (turned - turned.mT) / 2, axes.mT)
+
+
+def _refuse_unless_small(name: str, quality: str, matrix: jax.Array, fault: jax.Array) -> None:
+    if not _checks.is_concrete(matrix):
+        return
+    worst = float(jnp.max(jnp.abs(fault), initial=0))
+    if worst > np.sqrt(jnp.finfo(matrix.dtype).eps) * float(jnp.max(jnp.abs(matrix), initial=0)):
+        raise ValueError(f"{name} must be {quality}, but is off by {worst:.6g}.")
+
+
+def basis_image(protection: Protection) -> Matrices:
+    """Where the heads take the protected directions, ``U = Q diag(sigma) Y^T`` by modality.
+
+    Args:
+      protection: the protected system.
+
+    Returns:
+      ``{modality: (d, w)}``.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = {"image": 2 * hmcl_jax.identity_head(3)}
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> U = hmcl_jax.basis_image(protection)["image"]
+      >>> print(jax.numpy.allclose(U, 2 * protection.basis["image"], atol=1e-5))
+      True
+    """
+    scaled = protection.shared_basis * protection.shared_scales
+    return {m: _matmul(scaled, Y.T) for m, Y in protection.coordinates.items()}
+
+
+def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> jax.Array:
+    r"""The paper's Lorentz defect of a displacement; 0 exactly if it is admissible.
+
+    .. math::
+      \min_\Omega \sum_m |X_m \delta_s^{m\top} - Y_m \Omega^\top|_F^2 + \sum_m |\delta_0^m|^2,
+
+    with the protected part of the features X and the outputs Y; their second moments suffice. It
+    is minimised over Omega with the energies of the features as weights, so Omega is not that of
+    :func:`closest_admissible` unless the defect is 0.
+
+    Args:
+      delta: displacements ``{modality: (d, d + 1)}``; absent modalities count as 0.
+      protection: the protected system.
+
+    Returns:
+      A scalar.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image", "text"], dim=3)
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(
+      ...     hmcl_jax.init_moments(params), {"image": x, "text": x})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> delta = {"image": jax.random.normal(jax.random.key(1), (3, 4))}
+      >>> print(hmcl_jax.lorentz_defect(delta, protection) > 1.0)
+      True
+      >>> step = hmcl_jax.closest_admissible(delta, protection)
+      >>> print(hmcl_jax.lorentz_defect(step, protection) < 1e-8)
+      True
+    """
+    candidates = _candidates(delta, protection)
+    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
+    defect = sum(
+        (jnp.sum(W[:, 0] ** 2) for W in candidates.values()),
+        jnp.zeros((), protection.shared_basis.dtype),
+    )
+    if not _width(protection):
+        return defect
+    # In units of features: each protected direction weighed by its energy.
+    moved = {
+        m: _matmul(P, protection.energy[m])
+        for m, P in _protected_motion(spatial, protection).items()
+    }
+    rows = {
+        m: _matmul(protection.energy[m].T, Y) * protection.shared_scales
+        for m, Y in protection.coordinates.items()
+    }
+    none = jnp.zeros_like(protection.shared_basis[:1])
+    stacked = jnp.concatenate([none, *rows.values()])
+    H = _matmul(stacked.T, stacked)
+    joint = sum(
+        (_matmul(P, rows[m]) for m, P in moved.items()), jnp.zeros_like(protection.shared_basis)
+    )
+    Q = protection.shared_basis
+    T = _matmul(Q.T, joint)
+    outside = _matmul(joint - _matmul(Q, T), jnp.linalg.pinv(H, hermitian=True))
+    motion = _matmul(Q, solve_lyapunov(H, T - T.T)) + outside
+    for m, P in moved.items():
+        defect = defect + jnp.sum((P - _matmul(motion, rows[m].T)) ** 2)
+    return defect
+
+
+def strain(delta: Mapping[str, ArrayLike], protection: Protection) -> dict[str, Strain]:
+    r"""Splits the motion of each modality's protected points into stretch, residual and rotation.
+
+    With outputs Y and their first-order motion dY, the paper fits dY = Y B^T + E and splits
+    B = S + Omega (eq:lorentz_generator_fit). If the protected points span less than the whole
+    space, B is only known on their span; of all fits this takes the one with the least S, whose
+    Omega is 0 between directions orthogonal to the span.
+
+    Args:
+      delta: displacements ``{modality: (d, d + 1)}``; absent modalities count as 0.
+      protection: the protected system.
+
+    Returns:
+      ``{modality: Strain}``. The displacement is admissible exactly if all S and E are 0 and the
+      generators agree on the protected points, that is
+      :math:`U_{m'}^\top (\Omega^m - \Omega^{m'}) U_m = 0`.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image"], dim=3)
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> decay = {"image": -0.1 * params["image"]}       # weight decay shrinks, it does not turn
+      >>> parts = hmcl_jax.strain(decay, protection)["image"]
+      >>> print(parts.symmetric.round(3) + 0)
+      [[-0.1  0.   0. ]
+       [ 0.  -0.1  0. ]
+       [ 0.   0.  -0.1]]
+      >>> print(bool(abs(parts.generator).max() < 1e-6))
+      True
+    """
+    image = basis_image(protection)
+    return {
+        m: _strain(
+            _matmul(
+                _matmul(W[:, 1:], protection.basis[m]) + W[:, :1] * protection.time[m],
+                protection.energy[m],
+            ),
+            _matmul(image[m], protection.energy[m]),
+        )
+        for m, W in _candidates(delta, protection).items()
+    }
+
+
+def _strain(motion: jax.Array, points: jax.Array) -> Strain:
+    """Strain of a motion of points, both ``(d, w)`` with points as columns."""
+    axes, scales, rows = jnp.linalg.svd(points, full_matrices=False)
+    noise = max(points.shape) * jnp.finfo(points.dtype).eps * jnp.max(scales, initial=0)
+    scales = jnp.where(scales > noise, scales, 0)
+    axes = axes * (scales > 0).astype(axes.dtype)
+    fit = _matmul(motion, rows.T) * _reciprocal(scales)  # B on the span of the points
+    inside = _matmul(axes.T, fit)
+    out = _matmul(fit - _matmul(axes, inside), axes.T)
+    return Strain(
+        symmetric=_matmul(axes, (inside + inside.T) / 2, axes.T),
+        residual=(motion - _matmul(fit * scales, rows)).T,
+        generator=_matmul(axes, (inside - inside.T) / 2, axes.T) + out - out.T,
+    )

@@ -1,0 +1,456 @@
+r"""What a task leaves behind: feature moments, and the protected system made of them.
+
+At each task end the second moment of the lifted frozen features is accumulated per modality; no
+example is kept. From its spatial block S, uncentred, comes the protected basis `V`: the leading
+eigenvectors that hold a share of the energy. Its image under the current head is
+
+.. math:: U = W_s V + w_0 a^\top, \qquad a = (V^\top S V)^{-1} V^\top s_0,
+
+where `a` fits the time component of the features by their protected coordinates (it vanishes with
+w_0). U is the least-squares fit of the outputs on the protected features.
+
+The heads of all modalities are tied by one rotation, so the images are factored together once per
+task, :math:`[U_1 \dots U_M] = Q \operatorname{diag}(\sigma) [Y_1^\top \dots Y_M^\top]`; every
+correction of a step is a product with these factors (see :mod:`hmcl_jax.projection`).
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks
+from hmcl_jax._checks import PRECISION
+from hmcl_jax.head import as_lifted, select_heads
+
+Matrices = dict[str, jax.Array]  # by modality
+
+SMALLEST_WIDTH = 32
+
+
+class FeatureMoments(NamedTuple):
+    """Second moments of lifted frozen features, by modality.
+
+    Attributes:
+      total: sum of ``z z^T`` over all samples, shape ``(d + 1, d + 1)``.
+      count: number of samples.
+      open_total: the part of `total` since the last :func:`end_task`.
+      open_count: the part of `count` since then.
+      task_means: sum over the ended tasks of their mean ``z z^T``.
+    """
+
+    total: Matrices
+    count: Matrices
+    open_total: Matrices
+    open_count: Matrices
+    task_means: Matrices
+
+
+class Protection(NamedTuple):
+    """The protected system of all modalities, fixed during a task.
+
+    Arrays are padded with zeros to a common width w (and q), which changes nothing but the shapes.
+
+    Attributes:
+      basis: protected feature directions V by modality, ``(d, w)``.
+      coordinates: Y by modality, ``(w, q)``: the images are ``U = Q diag(sigma) Y^T``.
+      energy: square roots of the protected second moments ``V^T S V`` by modality, ``(w, w)``.
+      time: fits `a` of the features' time by their protected coordinates, ``(w,)``.
+      rank: number of protected directions by modality.
+      shared_basis: Q, an orthonormal basis of all images, ``(d, q)``.
+      shared_scales: sigma, ``(q,)``.
+    """
+
+    basis: Matrices
+    coordinates: Matrices
+    energy: Matrices
+    time: Matrices
+    rank: Matrices
+    shared_basis: jax.Array
+    shared_scales: jax.Array
+
+
+def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> FeatureMoments:
+    """Empty moments for every head.
+
+    Args:
+      params: heads ``{modality: W}``, or a larger tree with `heads`.
+      heads: ``{modality: path}`` of the heads in a larger tree.
+
+    Returns:
+      Moments of no samples.
+
+    Example:
+      >>> import hmcl_jax
+      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
+      >>> print(moments.total["text"].shape, moments.count["text"])
+      (4, 4) 0
+    """
+    found = select_heads(params, heads)
+    if not found:
+        raise ValueError(f"params must hold at least one head, got {params!r}.")
+
+    dtype = _checks.working_dtype(*found.values())
+
+    def zeros() -> Matrices:
+        return {m: jnp.zeros((W.shape[-1], W.shape[-1]), dtype) for m, W in found.items()}
+
+    def none() -> Matrices:
+        return {m: jnp.zeros((), jnp.int32) for m in found}
+
+    return FeatureMoments(zeros(), none(), zeros(), none(), zeros())
+
+
+@jax.jit
+def _second_moment(lifted: jax.Array) -> jax.Array:
+    return jnp.matmul(lifted.T, lifted, precision=PRECISION)
+
+
+def update_moments(
+    moments: FeatureMoments, features: Mapping[str, ArrayLike], K: ArrayLike = 10.0
+) -> FeatureMoments:
+    """Adds a batch of frozen features; batches of any size, in any order, give the same moments.
+
+    Args:
+      moments: so far.
+      features: by modality, shape ``(n, d)``, or lifted, ``(n, d + 1)``. Modalities may be absent
+        and may differ in n.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      New moments.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
+      >>> image = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(moments, {"image": image})
+      >>> print(moments.count["image"], moments.count["text"])
+      10 0
+    """
+    added = {}
+    sizes = {}
+    for modality, z in features.items():
+        if modality not in moments.total:
+            raise ValueError(
+                f"features[{modality!r}] has no entry in moments, which holds "
+                f"{sorted(moments.total)}; for a new head merge init_moments of it in first."
+            )
+        name = f"features[{modality!r}]"
+        accumulator = moments.total[modality]
+        dim = accumulator.shape[-1] - 1
+        if jnp.ndim(z) != 2:
+            raise ValueError(f"{name} must have shape (n, {dim}), got shape {jnp.shape(z)}.")
+        given = jnp.shape(z)[-1]
+        lifted = as_lifted(name, z, dim, K).astype(accumulator.dtype)
+        _checks.finite(name, lifted)
+        if given == dim + 1:
+            _check_on_hyperboloid(name, lifted, K)
+        added[modality] = _second_moment(lifted)
+        sizes[modality] = jnp.asarray(lifted.shape[0], jnp.int32)
+
+    def plus(old: Matrices, new: Matrices) -> Matrices:
+        return {modality: x + new[modality] if modality in new else x for modality, x in old.items()}
+
+    return moments._replace(
+        total=plus(moments.total, added),
+        count=plus(moments.count, sizes),
+        open_total=plus(moments.open_total, added),
+        open_count=plus(moments.open_count, sizes),
+    )
+
+
+def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike) -> None:
+    if not (_checks.is_concrete(lifted) and _checks.is_concrete(K)):
+        return
+    squares = lifted**2
+    found = squares[:, 0] - jnp.sum(squares[:, 1:], axis=-1)
+    wrong = jnp.abs(found - jnp.asarray(K, found.dtype)) > 1e-3 * squares[:, 0]
+    if bool(jnp.any(wrong)):
+        row = int(jnp.argmax(wrong))
+        raise ValueError(
+            f"{name} must lie on the hyperboloid with K = {K}, but row {row} has "
+            f"-<z, z> = {float(found[row]):.6g}; is the time first, and K right?"
+        )
+
+
+def end_task(moments: FeatureMoments) -> FeatureMoments:
+    """Marks the end of a task, which only ``protect(..., weighting="tasks")`` needs to know.
+
+    Args:
+      moments: with the samples of the task added.
+
+    Returns:
+      Moments in which the open task counts as ended.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image"], dim=3))
+      >>> image = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.end_task(hmcl_jax.update_moments(moments, {"image": image}))
+      >>> print(moments.count["image"], moments.open_count["image"])
+      10 0
+    """
+    return moments._replace(
+        open_total={modality: jnp.zeros_like(x) for modality, x in moments.open_total.items()},
+        open_count={modality: jnp.zeros_like(n) for modality, n in moments.open_count.items()},
+        task_means={
+            modality: x + _mean(moments.open_total[modality], moments.open_count[modality])
+            for modality, x in moments.task_means.items()
+        },
+    )
+
+
+def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
+    return total / jnp.maximum(count, 1).astype(total.dtype)[..., None, None]
+
+
+def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
+    """Adds two moments: of two shards of a task, two tasks, or old and new modalities.
+
+    Args:
+      a: moments.
+      b: moments; modalities need not be those of `a`.
+
+    Returns:
+      Moments of all samples. What is open in both is one open task.
+
+    Example:
+      >>> import hmcl_jax
+      >>> old = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
+      >>> new = hmcl_jax.init_moments(hmcl_jax.identity_heads(["audio"], dim=3))
+      >>> sorted(hmcl_jax.merge_moments(old, new).total)
+      ['audio', 'image', 'text']
+    """
+    for modality in set(a.total) & set(b.total):
+        if a.total[modality].shape != b.total[modality].shape:
+            raise ValueError(
+                f"Moments of {modality!r} must have one shape, got "
+                f"{a.total[modality].shape} and {b.total[modality].shape}."
+            )
+
+    def plus(x: Matrices, y: Matrices) -> Matrices:
+        both = {modality: x[modality] + y[modality] for modality in x if modality in y}
+        return dict(sorted({**x, **y, **both}.items()))
+
+    return FeatureMoments(*(plus(x, y) for x, y in zip(a, b, strict=True)))
+
+
+def bucket(rank: int, dim: int) -> int:
+    """Width that a basis of this rank is padded to: 0, 32, 64, 128, ..., at most `dim`."""
+    if rank == 0:
+        return 0
+    width = SMALLEST_WIDTH
+    while width < rank:
+        width *= 2
+    return min(width, dim)
+
+
+def protect(
+    moments: FeatureMoments,
+    params: Any,
+    variance: float = 0.75,
+    min_rank: int = 1,
+    max_rank: int | None = None,
+    basis: str = "per_modality",
+    weighting: str = "samples",
+    width: int | None = None,
+    heads: Mapping[str, str] | None = None,
+) -> Protection:
+    r"""The protected system for the next task.
+
+    The rank of a modality is the smallest that holds the share `variance` of the energy of its
+    features (the trace of their uncentred second moment), at least `min_rank`, at most `max_rank`
+    and at most the number of directions in which there is any energy. Without samples it is 0.
+
+    Args:
+      moments: of all features learned so far.
+      params: current heads ``{modality: W}``, or a larger tree with `heads`. Heads with a leading
+        seed axis, ``(seeds, d, d + 1)``, give a protection with that axis.
+      variance: share of energy to protect, the paper's rho, in (0, 1].
+      min_rank: the paper's k_min.
+      max_rank: optional upper limit of the rank.
+      basis: ``"per_modality"``: each modality has its own basis; ``"joint"``: one basis, of the
+        summed moments, for all modalities that have samples.
+      weighting: ``"samples"``: every sample weighs the same; ``"tasks"``: every task does (see
+        :func:`end_task`).
+      width: width to pad to, also an upper limit of the rank. By default the smallest of 32, 64,
+        128, ... that fits (inside jit, where the rank is not known, what fits `max_rank` or d).
+      heads: ``{modality: path}`` of the heads in a larger tree.
+
+    Returns:
+      The protection, for :func:`hmcl_jax.begin_task`.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image", "text"], dim=4)
+      >>> image = jax.random.normal(jax.random.key(0), (50, 2)) @ jax.numpy.eye(2, 4)
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": image})
+      >>> protection = hmcl_jax.protect(moments, params, variance=1.0)
+      >>> print({modality: int(rank) for modality, rank in protection.rank.items()})
+      {'image': 2, 'text': 0}
+    """
+    found = select_heads(params, heads)
+    _check_options(variance, min_rank, max_rank, basis, weighting, width)
+    for modality, W in found.items():
+        if modality not in moments.total:
+            raise ValueError(
+                f"Head {modality!r} has no entry in moments, which holds {sorted(moments.total)}; "
+                "for a new head merge init_moments of it in first."
+            )
+        if moments.total[modality].shape[-1] != W.shape[-1]:
+            raise ValueError(
+                f"Head {modality!r} of shape {tuple(W.shape)} does not fit its moments of shape "
+                f"{moments.total[modality].shape}."
+            )
+    for modality in moments.total:
+        if modality not in found:
+            raise ValueError(
+                f"moments hold {modality!r}, but params has no such head: it has {sorted(found)}."
+            )
+    _checks.finite("params", found)
+    _checks.finite("moments", moments)
+    return _protect(moments, found, variance, min_rank, max_rank, basis, weighting, width)
+
+
+def _check_options(
+    variance: float,
+    min_rank: int,
+    max_rank: int | None,
+    basis: str,
+    weighting: str,
+    width: int | None,
+) -> None:
+    _checks.fraction("variance", variance, low_open=True, high_open=False)
+    _checks.choice("basis", basis, ("per_modality", "joint"))
+    _checks.choice("weighting", weighting, ("samples", "tasks"))
+    if min_rank < 0:
+        raise ValueError(f"min_rank must be at least 0, got min_rank = {min_rank}.")
+    if max_rank is not None and max_rank < max(min_rank, 1):
+        raise ValueError(
+            f"max_rank must be at least 1 and min_rank = {min_rank}, got max_rank = {max_rank}."
+        )
+    if width is not None and width < 0:
+        raise ValueError(f"width must be at least 0, got width = {width}.")
+
+
+def _protect(
+    moments: FeatureMoments,
+    heads: Matrices,
+    variance: float,
+    min_rank: int,
+    max_rank: int | None,
+    basis: str,
+    weighting: str,
+    width: int | None,
+) -> Protection:
+    W = next(iter(heads.values()))
+    dim, seeds = W.shape[-2], W.ndim == 3
+    limit = min([dim, *(most for most in (max_rank, width) if most is not None)])
+    moments_seeds = next(iter(moments.total.values())).ndim == 3
+    second, vectors, rank = _spectra(
+        moments, variance, min_rank, limit, basis == "joint", weighting == "tasks", moments_seeds
+    )
+    if width is None:
+        known = all(_checks.is_concrete(r) for r in rank.values())
+        width = bucket(max(int(jnp.max(r)) for r in rank.values()) if known else limit, dim)
+    return _build(second, vectors, rank, heads, min(width, dim), moments_seeds, seeds)
+
+
+@functools.partial(jax.jit, static_argnames=("joint", "by_task", "seeds"))
+def _spectra(
+    moments: FeatureMoments,
+    variance: ArrayLike,
+    min_rank: ArrayLike,
+    limit: ArrayLike,
+    joint: bool,
+    by_task: bool,
+    seeds: bool,
+) -> tuple[Matrices, Matrices, Matrices]:
+    """Weighted second moments, their spatial eigenvectors (leading first) and ranks."""
+    if seeds:
+        one = functools.partial(_spectra, joint=joint, by_task=by_task, seeds=False)
+        return jax.vmap(one, (0, None, None, None))(moments, variance, min_rank, limit)
+    second = moments.total
+    if by_task:
+        open_means = jax.tree.map(_mean, moments.open_total, moments.open_count)
+        second = jax.tree.map(jnp.add, moments.task_means, open_means)
+    if joint:
+        one_spectrum = _spectrum(sum(second.values()), variance, min_rank, limit)
+        spectra = dict.fromkeys(second, one_spectrum)
+    else:
+        spectra = {m: _spectrum(x, variance, min_rank, limit) for m, x in second.items()}
+    vectors = {m: columns for m, (columns, _) in spectra.items()}
+    rank = {m: jnp.where(moments.count[m] > 0, r, 0) for m, (_, r) in spectra.items()}
+    return second, vectors, rank
+
+
+def _spectrum(
+    second: jax.Array, variance: ArrayLike, min_rank: ArrayLike, limit: ArrayLike
+) -> tuple[jax.Array, jax.Array]:
+    S = second[1:, 1:]
+    values, columns = jnp.linalg.eigh((S + S.T) / 2)
+    values = jnp.maximum(values[::-1], 0)
+    below = jnp.cumsum(values) < jnp.asarray(variance, values.dtype) * jnp.sum(values)
+    rank = jnp.minimum(jnp.maximum(1 + jnp.sum(below), min_rank), limit)
+    return columns[:, ::-1], jnp.minimum(rank, jnp.sum(_above_noise(values))).astype(jnp.int32)
+
+
+def _above_noise(values: jax.Array) -> jax.Array:
+    """Which eigenvalues of a second moment are energy, and which are rounding."""
+    return values > jnp.finfo(values.dtype).eps ** 0.75 * jnp.max(values, initial=0)
+
+
+@functools.partial(jax.jit, static_argnames=("width", "moments_seeds", "seeds"))
+def _build(
+    second: Matrices,
+    vectors: Matrices,
+    rank: Matrices,
+    heads: Matrices,
+    width: int,
+    moments_seeds: bool,
+    seeds: bool,
+) -> Protection:
+    if seeds or moments_seeds:
+        one = functools.partial(_build, width=width, moments_seeds=False, seeds=False)
+        of_moments, of_heads = 0 if moments_seeds else None, 0 if seeds else None
+        batched = jax.vmap(one, (of_moments, of_moments, of_moments, of_heads))
+        return batched(second, vectors, rank, heads)
+    basis, energy, time, image = {}, {}, {}, {}
+    for modality, W in heads.items():
+        W = W.astype(second[modality].dtype)
+        used = jnp.arange(width) < rank[modality]
+        V = _orthonormal(vectors[modality][:, :width] * used.astype(W.dtype))
+        s0, S = second[modality][0, 1:], second[modality][1:, 1:]
+        values, axes = jnp.linalg.eigh(_product(V.T, _product(S, V)))
+        kept = _above_noise(values)
+        values = jnp.where(kept, values, 1)
+        basis[modality] = V
+        energy[modality] = axes * jnp.where(kept, jnp.sqrt(values), 0)
+        fit = jnp.where(kept, _product(axes.T, _product(V.T, s0)) / values, 0)
+        time[modality] = _product(axes, fit)
+        image[modality] = _product(W[:, 1:], V) + W[:, :1] * time[modality]
+    Q, scales, coordinates = _factor(image)
+    return Protection(basis, coordinates, energy, time, rank, Q, scales)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, precision=PRECISION)
+
+
+def _orthonormal(V: jax.Array) -> jax.Array:
+    """One Newton-Schulz step: brings eigenvectors of a float32 routine to full precision."""
+    return 1.5 * V - 0.5 * _product(V, _product(V.T, V))
+
+
+def _factor(image: Matrices) -> tuple[jax.Array, jax.Array, Matrices]:
+    """Singular value decomposition of all images side by side, rounding dropped."""
+    stacked = jnp.concatenate(list(image.values()), axis=1)
+    Q, scales, rows = jnp.linalg.svd(stacked, full_matrices=False)
+    noise = max(stacked.shape) * jnp.finfo(stacked.dtype).eps * jnp.max(scales, initial=0)
+    kept = (scales > noise).astype(stacked.dtype)
+    parts = jnp.split(rows.T * kept, len(image))
+    return Q * kept, scales * kept, dict(zip(image, parts, strict=True))
