@@ -166,7 +166,11 @@ def select_heads(params: Any, heads: Mapping[str, str] | None = None) -> dict[st
     """
     leaves = leaf_paths(params)
     found = {modality: leaves[path] for modality, path in head_paths(params, heads).items()}
-    hint = "" if heads else " If params holds other leaves too, name the heads: heads={modality: path}."
+    hint = (
+        ""
+        if heads
+        else " If params holds other leaves too, name the heads: heads={modality: path}."
+    )
     dims = {}
     for modality, W in found.items():
         if not hasattr(W, "shape") or not hasattr(W, "dtype"):

@@ -83,7 +83,8 @@ def pair_loss(
       >>> import jax
       >>> from hmcl_jax import objective
       >>> text, image = jax.random.normal(jax.random.key(0), (2, 8, 4))
-      >>> print(objective.pair_loss(text, image, tau=0.1) > objective.pair_loss(text, text, tau=0.1))
+      >>> loss = objective.pair_loss(text, image, tau=0.1)
+      >>> print(loss > objective.pair_loss(text, text, tau=0.1))
       True
     """
     general, specific = _checks.as_points(general=general, specific=specific)

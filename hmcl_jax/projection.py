@@ -9,8 +9,8 @@ V and U as in :mod:`hmcl_jax.protection`).
 - CA, :func:`closest_admissible`: the closest displacement of all, by a Lyapunov equation
   :math:`\Omega H + H \Omega = F - F^\top` with :math:`H = \sum_m U_m U_m^\top` and
   :math:`F = \sum_m \delta_s^m V_m U_m^\top` (paper: eq:supp_ca_lyapunov). With the factors
-  :math:`U_m = Q \Sigma Y_m^\top`, :math:`N = \sum_m \delta_s^m V_m Y_m` and :math:`C = Q^\top N` its
-  solution acts on the protected points by
+  :math:`U_m = Q \Sigma Y_m^\top`, :math:`N = \sum_m \delta_s^m V_m Y_m` and
+  :math:`C = Q^\top N` its solution acts on the protected points by
 
   .. math::
     \Omega Q \Sigma = Q \Big[ \frac{C_{ij} \sigma_j^2 - C_{ji} \sigma_i \sigma_j}
@@ -19,8 +19,8 @@ V and U as in :mod:`hmcl_jax.protection`).
   in which every coefficient is bounded by 1: a step costs products of width q, solves nothing and
   is as well conditioned as MR, however small the smallest singular value.
 - Both hold to first order in the step. :class:`Rotation` holds Omega in the low-rank form
-  :math:`Q A Q^\top + G Q^\top - Q G^\top`, and :func:`rotate` applies its Cayley transform, an exact
-  rotation, however large Omega has become.
+  :math:`Q A Q^\top + G Q^\top - Q G^\top`, and :func:`rotate` applies its Cayley transform, an
+  exact rotation, however large Omega has become.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from hmcl_jax import _checks
-from hmcl_jax._checks import PRECISION
 from hmcl_jax.head import check_head
-from hmcl_jax.protection import Matrices, Protection
+from hmcl_jax.lyapunov import matmul, reciprocal, solve_lyapunov
+from hmcl_jax.moments import Matrices
+from hmcl_jax.protection import Protection
 
 
 class Rotation(NamedTuple):
@@ -61,13 +60,6 @@ class Strain(NamedTuple):
     symmetric: jax.Array
     residual: jax.Array
     generator: jax.Array
-
-
-def _matmul(*factors: jax.Array) -> jax.Array:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = jnp.matmul(product, factor, precision=PRECISION)
-    return product
 
 
 def _candidates(delta: Mapping[str, ArrayLike], protection: Protection) -> Matrices:
@@ -134,7 +126,7 @@ def minimal_rotation(
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
     if _width(protection):
         spatial = {
-            m: block - _matmul(block, protection.basis[m], protection.basis[m].T)
+            m: block - matmul(block, protection.basis[m], protection.basis[m].T)
             for m, block in spatial.items()
         }
     return _corrected(delta, spatial, candidates, hold_time)
@@ -176,9 +168,7 @@ def closest_admissible(
         shared = _shared_motion(moved, protection)
         spatial = {
             m: block
-            - _matmul(
-                moved[m] - _matmul(shared, protection.coordinates[m].T), protection.basis[m].T
-            )
+            - matmul(moved[m] - matmul(shared, protection.coordinates[m].T), protection.basis[m].T)
             for m, block in spatial.items()
         }
     return _corrected(delta, spatial, candidates, hold_time)
@@ -186,32 +176,27 @@ def closest_admissible(
 
 def _protected_motion(spatial: Matrices, protection: Protection) -> Matrices:
     """How the candidates move the protected directions, delta_s V."""
-    return {m: _matmul(block, protection.basis[m]) for m, block in spatial.items()}
+    return {m: matmul(block, protection.basis[m]) for m, block in spatial.items()}
 
 
 def _split(moved: Matrices, protection: Protection) -> tuple[jax.Array, jax.Array]:
     """C, the joint motion inside the shared basis, and what lies outside of it."""
     joint = sum(
-        (_matmul(P, protection.coordinates[m]) for m, P in moved.items()),
+        (matmul(P, protection.coordinates[m]) for m, P in moved.items()),
         jnp.zeros_like(protection.shared_basis),
     )
     Q = protection.shared_basis
-    inside = _matmul(Q.T, joint)
-    return inside, joint - _matmul(Q, inside)
-
-
-def _reciprocal(x: jax.Array) -> jax.Array:
-    """1 / x, and 0 for the zeros of the padding."""
-    return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
+    inside = matmul(Q.T, joint)
+    return inside, joint - matmul(Q, inside)
 
 
 def _shared_motion(moved: Matrices, protection: Protection) -> jax.Array:
     """Omega Q diag(sigma) of the closest shared rotation."""
     C, outside = _split(moved, protection)
     s = protection.shared_scales
-    weight = _reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
+    weight = reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
     turned = (C * s[None, :] - C.T * s[:, None]) * s[None, :] * weight
-    return _matmul(protection.shared_basis, turned) + outside
+    return matmul(protection.shared_basis, turned) + outside
 
 
 def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> Rotation:
@@ -241,8 +226,8 @@ def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> R
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
     C, outside = _split(_protected_motion(spatial, protection), protection)
     s = protection.shared_scales
-    weight = _reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
-    return Rotation((C * s[None, :] - C.T * s[:, None]) * weight, outside * _reciprocal(s))
+    weight = reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
+    return Rotation((C * s[None, :] - C.T * s[:, None]) * weight, outside * reciprocal(s)[None, :])
 
 
 def generator(rotation: Rotation, protection: Protection) -> jax.Array:
@@ -259,8 +244,8 @@ def generator(rotation: Rotation, protection: Protection) -> jax.Array:
       See :func:`shared_rotation`.
     """
     Q = protection.shared_basis
-    out = _matmul(rotation.outside, Q.T)
-    return _matmul(Q, rotation.inside, Q.T) + out - out.T
+    out = matmul(rotation.outside, Q.T)
+    return matmul(Q, rotation.inside, Q.T) + out - out.T
 
 
 def rotate(rotation: Rotation, protection: Protection) -> Matrices:
@@ -294,64 +279,14 @@ def rotate(rotation: Rotation, protection: Protection) -> Matrices:
     q = s.shape[0]
     used = jnp.diag((s > 0).astype(s.dtype))
     none = jnp.zeros((q, q), s.dtype)
-    gram = jnp.block([[used, none], [none, _matmul(G.T, G)]])
+    gram = jnp.block([[used, none], [none, matmul(G.T, G)]])
     kernel = jnp.block([[A, -used], [used, none]])  # Omega = [Q G] kernel [Q G]^T
-    system = jnp.eye(2 * q, dtype=s.dtype) - _matmul(kernel, gram) / 2
-    solved = jnp.linalg.solve(system, kernel[:, :q] * s)
-    motion = _matmul(Q, solved[:q]) + _matmul(G, solved[q:])  # (R - I) Q diag(sigma)
+    system = jnp.eye(2 * q, dtype=s.dtype) - matmul(kernel, gram) / 2
+    solved = jnp.linalg.solve(system, kernel[:, :q] * s[None, :])
+    motion = matmul(Q, solved[:q]) + matmul(G, solved[q:])  # (R - I) Q diag(sigma)
     return {
-        m: _matmul(motion, protection.coordinates[m].T, V.T) for m, V in protection.basis.items()
+        m: matmul(motion, protection.coordinates[m].T, V.T) for m, V in protection.basis.items()
     }
-
-
-def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
-    r"""Solves :math:`\Omega H + H \Omega = R` for symmetric H >= 0 and skew R, by eigenvectors of H.
-
-    A dense solve, O(d^3): for checks and analyses; the corrections use low-rank factors instead.
-    Where H is singular on both sides of an entry, the entry is 0 (the solution of least norm).
-
-    Args:
-      H: symmetric positive (semi)definite, shape ``(..., d, d)``.
-      rhs: skew-symmetric, same shape.
-
-    Returns:
-      The skew-symmetric solution, same shape.
-
-    Example:
-      >>> import jax.numpy as jnp, hmcl_jax
-      >>> print(hmcl_jax.solve_lyapunov(jnp.diag(jnp.array([1.0, 3.0])),
-      ...                               jnp.array([[0.0, 8.0], [-8.0, 0.0]])))
-      [[ 0.  2.]
-       [-2.  0.]]
-    """
-    H, rhs = _checks.as_points(H=H, rhs=rhs)
-    if H.ndim < 2 or H.shape[-1] != H.shape[-2] or H.shape != rhs.shape:
-        raise ValueError(
-            f"H and rhs must be square matrices of one shape, got {H.shape} and {rhs.shape}."
-        )
-    _checks.finite("H", H)
-    _checks.finite("rhs", rhs)
-    _refuse_unless_small("H", "symmetric", H, H - H.mT)
-    _refuse_unless_small("rhs", "skew-symmetric", rhs, rhs + rhs.mT)
-    values, axes = jnp.linalg.eigh((H + H.mT) / 2)
-    largest = jnp.max(jnp.abs(values), axis=-1, keepdims=True)
-    noise = H.shape[-1] * jnp.finfo(H.dtype).eps * largest
-    if _checks.is_concrete(values) and bool(jnp.any(values < -noise)):
-        raise ValueError(
-            f"H must be positive semidefinite, got an eigenvalue of {float(jnp.min(values)):.6g}."
-        )
-    values = jnp.where(values > noise, values, 0)
-    weight = _reciprocal(values[..., :, None] + values[..., None, :])
-    turned = _matmul(axes.mT, rhs, axes) * weight
-    return _matmul(axes, (turned - turned.mT) / 2, axes.mT)
-
-
-def _refuse_unless_small(name: str, quality: str, matrix: jax.Array, fault: jax.Array) -> None:
-    if not _checks.is_concrete(matrix):
-        return
-    worst = float(jnp.max(jnp.abs(fault), initial=0))
-    if worst > np.sqrt(jnp.finfo(matrix.dtype).eps) * float(jnp.max(jnp.abs(matrix), initial=0)):
-        raise ValueError(f"{name} must be {quality}, but is off by {worst:.6g}.")
 
 
 def basis_image(protection: Protection) -> Matrices:
@@ -373,8 +308,8 @@ def basis_image(protection: Protection) -> Matrices:
       >>> print(jax.numpy.allclose(U, 2 * protection.basis["image"], atol=1e-5))
       True
     """
-    scaled = protection.shared_basis * protection.shared_scales
-    return {m: _matmul(scaled, Y.T) for m, Y in protection.coordinates.items()}
+    scaled = protection.shared_basis * protection.shared_scales[None, :]
+    return {m: matmul(scaled, Y.T) for m, Y in protection.coordinates.items()}
 
 
 def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> jax.Array:
@@ -418,25 +353,25 @@ def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> ja
         return defect
     # In units of features: each protected direction weighed by its energy.
     moved = {
-        m: _matmul(P, protection.energy[m])
+        m: matmul(P, protection.energy[m])
         for m, P in _protected_motion(spatial, protection).items()
     }
     rows = {
-        m: _matmul(protection.energy[m].T, Y) * protection.shared_scales
+        m: matmul(protection.energy[m].T, Y) * protection.shared_scales[None, :]
         for m, Y in protection.coordinates.items()
     }
     none = jnp.zeros_like(protection.shared_basis[:1])
     stacked = jnp.concatenate([none, *rows.values()])
-    H = _matmul(stacked.T, stacked)
+    H = matmul(stacked.T, stacked)
     joint = sum(
-        (_matmul(P, rows[m]) for m, P in moved.items()), jnp.zeros_like(protection.shared_basis)
+        (matmul(P, rows[m]) for m, P in moved.items()), jnp.zeros_like(protection.shared_basis)
     )
     Q = protection.shared_basis
-    T = _matmul(Q.T, joint)
-    outside = _matmul(joint - _matmul(Q, T), jnp.linalg.pinv(H, hermitian=True))
-    motion = _matmul(Q, solve_lyapunov(H, T - T.T)) + outside
+    T = matmul(Q.T, joint)
+    outside = matmul(joint - matmul(Q, T), jnp.linalg.pinv(H, hermitian=True))
+    motion = matmul(Q, solve_lyapunov(H, T - T.T)) + outside
     for m, P in moved.items():
-        defect = defect + jnp.sum((P - _matmul(motion, rows[m].T)) ** 2)
+        defect = defect + jnp.sum((P - matmul(motion, rows[m].T)) ** 2)
     return defect
 
 
@@ -475,11 +410,11 @@ def strain(delta: Mapping[str, ArrayLike], protection: Protection) -> dict[str, 
     image = basis_image(protection)
     return {
         m: _strain(
-            _matmul(
-                _matmul(W[:, 1:], protection.basis[m]) + W[:, :1] * protection.time[m],
+            matmul(
+                matmul(W[:, 1:], protection.basis[m]) + W[:, :1] * protection.time[m][None, :],
                 protection.energy[m],
             ),
-            _matmul(image[m], protection.energy[m]),
+            matmul(image[m], protection.energy[m]),
         )
         for m, W in _candidates(delta, protection).items()
     }
@@ -490,12 +425,12 @@ def _strain(motion: jax.Array, points: jax.Array) -> Strain:
     axes, scales, rows = jnp.linalg.svd(points, full_matrices=False)
     noise = max(points.shape) * jnp.finfo(points.dtype).eps * jnp.max(scales, initial=0)
     scales = jnp.where(scales > noise, scales, 0)
-    axes = axes * (scales > 0).astype(axes.dtype)
-    fit = _matmul(motion, rows.T) * _reciprocal(scales)  # B on the span of the points
-    inside = _matmul(axes.T, fit)
-    out = _matmul(fit - _matmul(axes, inside), axes.T)
+    axes = axes * (scales > 0).astype(axes.dtype)[None, :]
+    fit = matmul(motion, rows.T) * reciprocal(scales)[None, :]  # B on the span of the points
+    inside = matmul(axes.T, fit)
+    out = matmul(fit - matmul(axes, inside), axes.T)
     return Strain(
-        symmetric=_matmul(axes, (inside + inside.T) / 2, axes.T),
-        residual=(motion - _matmul(fit * scales, rows)).T,
-        generator=_matmul(axes, (inside - inside.T) / 2, axes.T) + out - out.T,
+        symmetric=matmul(axes, (inside + inside.T) / 2, axes.T),
+        residual=(motion - matmul(fit * scales[None, :], rows)).T,
+        generator=matmul(axes, (inside - inside.T) / 2, axes.T) + out - out.T,
     )

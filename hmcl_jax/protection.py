@@ -1,8 +1,8 @@
-r"""What a task leaves behind: feature moments, and the protected system made of them.
+r"""The protected system: which directions of the old features a step must not distort.
 
-At each task end the second moment of the lifted frozen features is accumulated per modality; no
-example is kept. From its spatial block S, uncentred, comes the protected basis `V`: the leading
-eigenvectors that hold a share of the energy. Its image under the current head is
+From the spatial block S of a modality's second moment (:mod:`hmcl_jax.moments`), uncentred, comes
+the protected basis `V`: the leading eigenvectors that hold a share of the energy. Its image under
+the current head is
 
 .. math:: U = W_s V + w_0 a^\top, \qquad a = (V^\top S V)^{-1} V^\top s_0,
 
@@ -15,7 +15,7 @@ correction of a step is a product with these factors (see :mod:`hmcl_jax.project
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,30 +23,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks
-from hmcl_jax._checks import PRECISION
-from hmcl_jax.head import as_lifted, select_heads
-
-Matrices = dict[str, jax.Array]  # by modality
+from hmcl_jax.head import select_heads
+from hmcl_jax.lyapunov import matmul
+from hmcl_jax.moments import FeatureMoments, Matrices, mean
 
 SMALLEST_WIDTH = 32
-
-
-class FeatureMoments(NamedTuple):
-    """Second moments of lifted frozen features, by modality.
-
-    Attributes:
-      total: sum of ``z z^T`` over all samples, shape ``(d + 1, d + 1)``.
-      count: number of samples.
-      open_total: the part of `total` since the last :func:`end_task`.
-      open_count: the part of `count` since then.
-      task_means: sum over the ended tasks of their mean ``z z^T``.
-    """
-
-    total: Matrices
-    count: Matrices
-    open_total: Matrices
-    open_count: Matrices
-    task_means: Matrices
 
 
 class Protection(NamedTuple):
@@ -73,170 +54,51 @@ class Protection(NamedTuple):
     shared_scales: jax.Array
 
 
-def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> FeatureMoments:
-    """Empty moments for every head.
-
-    Args:
-      params: heads ``{modality: W}``, or a larger tree with `heads`.
-      heads: ``{modality: path}`` of the heads in a larger tree.
-
-    Returns:
-      Moments of no samples.
-
-    Example:
-      >>> import hmcl_jax
-      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
-      >>> print(moments.total["text"].shape, moments.count["text"])
-      (4, 4) 0
-    """
-    found = select_heads(params, heads)
-    if not found:
-        raise ValueError(f"params must hold at least one head, got {params!r}.")
-
-    dtype = _checks.working_dtype(*found.values())
-
-    def zeros() -> Matrices:
-        return {m: jnp.zeros((W.shape[-1], W.shape[-1]), dtype) for m, W in found.items()}
-
-    def none() -> Matrices:
-        return {m: jnp.zeros((), jnp.int32) for m in found}
-
-    return FeatureMoments(zeros(), none(), zeros(), none(), zeros())
-
-
-@jax.jit
-def _second_moment(lifted: jax.Array) -> jax.Array:
-    return jnp.matmul(lifted.T, lifted, precision=PRECISION)
-
-
-def update_moments(
-    moments: FeatureMoments, features: Mapping[str, ArrayLike], K: ArrayLike = 10.0
-) -> FeatureMoments:
-    """Adds a batch of frozen features; batches of any size, in any order, give the same moments.
-
-    Args:
-      moments: so far.
-      features: by modality, shape ``(n, d)``, or lifted, ``(n, d + 1)``. Modalities may be absent
-        and may differ in n.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      New moments.
-
-    Example:
-      >>> import jax, hmcl_jax
-      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
-      >>> image = jax.random.normal(jax.random.key(0), (10, 3))
-      >>> moments = hmcl_jax.update_moments(moments, {"image": image})
-      >>> print(moments.count["image"], moments.count["text"])
-      10 0
-    """
-    added = {}
-    sizes = {}
-    for modality, z in features.items():
-        if modality not in moments.total:
+def empty_protection(heads: Matrices) -> Protection:
+    """The protection of nothing, for heads ``{modality: (d, d + 1)}``."""
+    for modality, W in heads.items():
+        if jnp.ndim(W) != 2:
             raise ValueError(
-                f"features[{modality!r}] has no entry in moments, which holds "
-                f"{sorted(moments.total)}; for a new head merge init_moments of it in first."
+                f"Head {modality!r} must have shape (d, d + 1), got {tuple(W.shape)}; "
+                "use jax.vmap for a seed axis."
             )
-        name = f"features[{modality!r}]"
-        accumulator = moments.total[modality]
-        dim = accumulator.shape[-1] - 1
-        if jnp.ndim(z) != 2:
-            raise ValueError(f"{name} must have shape (n, {dim}), got shape {jnp.shape(z)}.")
-        given = jnp.shape(z)[-1]
-        lifted = as_lifted(name, z, dim, K).astype(accumulator.dtype)
-        _checks.finite(name, lifted)
-        if given == dim + 1:
-            _check_on_hyperboloid(name, lifted, K)
-        added[modality] = _second_moment(lifted)
-        sizes[modality] = jnp.asarray(lifted.shape[0], jnp.int32)
+    dim = next(iter(heads.values())).shape[0]
+    dtype = _checks.working_dtype(*heads.values())
 
-    def plus(old: Matrices, new: Matrices) -> Matrices:
-        return {modality: x + new[modality] if modality in new else x for modality, x in old.items()}
+    def zeros(*shape: int) -> Matrices:
+        return {modality: jnp.zeros(shape, dtype) for modality in heads}
 
-    return moments._replace(
-        total=plus(moments.total, added),
-        count=plus(moments.count, sizes),
-        open_total=plus(moments.open_total, added),
-        open_count=plus(moments.open_count, sizes),
-    )
+    rank = {modality: jnp.zeros((), jnp.int32) for modality in heads}
+    shared = jnp.zeros((dim, 0), dtype), jnp.zeros(0, dtype)
+    return Protection(zeros(dim, 0), zeros(0, 0), zeros(0, 0), zeros(0), rank, *shared)
 
 
-def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike) -> None:
-    if not (_checks.is_concrete(lifted) and _checks.is_concrete(K)):
-        return
-    squares = lifted**2
-    found = squares[:, 0] - jnp.sum(squares[:, 1:], axis=-1)
-    wrong = jnp.abs(found - jnp.asarray(K, found.dtype)) > 1e-3 * squares[:, 0]
-    if bool(jnp.any(wrong)):
-        row = int(jnp.argmax(wrong))
-        raise ValueError(
-            f"{name} must lie on the hyperboloid with K = {K}, but row {row} has "
-            f"-<z, z> = {float(found[row]):.6g}; is the time first, and K right?"
-        )
+def restrict(protection: Protection, modalities: Collection[str]) -> Protection:
+    """The protection of some modalities, seen apart from the others.
 
-
-def end_task(moments: FeatureMoments) -> FeatureMoments:
-    """Marks the end of a task, which only ``protect(..., weighting="tasks")`` needs to know.
-
-    Args:
-      moments: with the samples of the task added.
-
-    Returns:
-      Moments in which the open task counts as ended.
-
-    Example:
-      >>> import jax, hmcl_jax
-      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image"], dim=3))
-      >>> image = jax.random.normal(jax.random.key(0), (10, 3))
-      >>> moments = hmcl_jax.end_task(hmcl_jax.update_moments(moments, {"image": image}))
-      >>> print(moments.count["image"], moments.open_count["image"])
-      10 0
+    If one of the others is protected, the rest cannot turn without it: their shared rotation is
+    taken away and only minimal rotation remains.
     """
-    return moments._replace(
-        open_total={modality: jnp.zeros_like(x) for modality, x in moments.open_total.items()},
-        open_count={modality: jnp.zeros_like(n) for modality, n in moments.open_count.items()},
-        task_means={
-            modality: x + _mean(moments.open_total[modality], moments.open_count[modality])
-            for modality, x in moments.task_means.items()
+    others = [n for m, n in protection.rank.items() if m not in modalities]
+    if not others:
+        return protection
+    dtype = protection.shared_basis.dtype
+    alone = jnp.all(jnp.stack(others) == 0, axis=0).astype(dtype)
+
+    def kept(by_modality: Matrices) -> Matrices:
+        return {m: x for m, x in by_modality.items() if m in modalities}
+
+    return Protection(
+        basis=kept(protection.basis),
+        coordinates={
+            m: Y * alone[..., None, None] for m, Y in kept(protection.coordinates).items()
         },
+        energy=kept(protection.energy),
+        time=kept(protection.time),
+        rank=kept(protection.rank),
+        shared_basis=protection.shared_basis * alone[..., None, None],
+        shared_scales=protection.shared_scales * alone[..., None],
     )
-
-
-def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
-    return total / jnp.maximum(count, 1).astype(total.dtype)[..., None, None]
-
-
-def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
-    """Adds two moments: of two shards of a task, two tasks, or old and new modalities.
-
-    Args:
-      a: moments.
-      b: moments; modalities need not be those of `a`.
-
-    Returns:
-      Moments of all samples. What is open in both is one open task.
-
-    Example:
-      >>> import hmcl_jax
-      >>> old = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
-      >>> new = hmcl_jax.init_moments(hmcl_jax.identity_heads(["audio"], dim=3))
-      >>> sorted(hmcl_jax.merge_moments(old, new).total)
-      ['audio', 'image', 'text']
-    """
-    for modality in set(a.total) & set(b.total):
-        if a.total[modality].shape != b.total[modality].shape:
-            raise ValueError(
-                f"Moments of {modality!r} must have one shape, got "
-                f"{a.total[modality].shape} and {b.total[modality].shape}."
-            )
-
-    def plus(x: Matrices, y: Matrices) -> Matrices:
-        both = {modality: x[modality] + y[modality] for modality in x if modality in y}
-        return dict(sorted({**x, **y, **both}.items()))
-
-    return FeatureMoments(*(plus(x, y) for x, y in zip(a, b, strict=True)))
 
 
 def bucket(rank: int, dim: int) -> int:
@@ -376,15 +238,17 @@ def _spectra(
         return jax.vmap(one, (0, None, None, None))(moments, variance, min_rank, limit)
     second = moments.total
     if by_task:
-        open_means = jax.tree.map(_mean, moments.open_total, moments.open_count)
+        open_means = jax.tree.map(mean, moments.open_total, moments.open_samples)
         second = jax.tree.map(jnp.add, moments.task_means, open_means)
     if joint:
-        one_spectrum = _spectrum(sum(second.values()), variance, min_rank, limit)
+        one_spectrum = _spectrum(
+            functools.reduce(jnp.add, second.values()), variance, min_rank, limit
+        )
         spectra = dict.fromkeys(second, one_spectrum)
     else:
         spectra = {m: _spectrum(x, variance, min_rank, limit) for m, x in second.items()}
     vectors = {m: columns for m, (columns, _) in spectra.items()}
-    rank = {m: jnp.where(moments.count[m] > 0, r, 0) for m, (_, r) in spectra.items()}
+    rank = {m: jnp.where(moments.samples[m] > 0, r, 0) for m, (_, r) in spectra.items()}
     return second, vectors, rank
 
 
@@ -422,28 +286,24 @@ def _build(
     basis, energy, time, image = {}, {}, {}, {}
     for modality, W in heads.items():
         W = W.astype(second[modality].dtype)
-        used = jnp.arange(width) < rank[modality]
-        V = _orthonormal(vectors[modality][:, :width] * used.astype(W.dtype))
+        used = jnp.arange(width, dtype=jnp.int32) < rank[modality]
+        V = _orthonormal(vectors[modality][:, :width] * used.astype(W.dtype)[None, :])
         s0, S = second[modality][0, 1:], second[modality][1:, 1:]
-        values, axes = jnp.linalg.eigh(_product(V.T, _product(S, V)))
+        values, axes = jnp.linalg.eigh(matmul(V.T, matmul(S, V)))
         kept = _above_noise(values)
         values = jnp.where(kept, values, 1)
         basis[modality] = V
-        energy[modality] = axes * jnp.where(kept, jnp.sqrt(values), 0)
-        fit = jnp.where(kept, _product(axes.T, _product(V.T, s0)) / values, 0)
-        time[modality] = _product(axes, fit)
-        image[modality] = _product(W[:, 1:], V) + W[:, :1] * time[modality]
+        energy[modality] = axes * jnp.where(kept, jnp.sqrt(values), 0)[None, :]
+        fit = jnp.where(kept, matmul(axes.T, matmul(V.T, s0)) / values, 0)
+        time[modality] = matmul(axes, fit)
+        image[modality] = matmul(W[:, 1:], V) + W[:, :1] * time[modality][None, :]
     Q, scales, coordinates = _factor(image)
     return Protection(basis, coordinates, energy, time, rank, Q, scales)
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.matmul(a, b, precision=PRECISION)
-
-
 def _orthonormal(V: jax.Array) -> jax.Array:
     """One Newton-Schulz step: brings eigenvectors of a float32 routine to full precision."""
-    return 1.5 * V - 0.5 * _product(V, _product(V.T, V))
+    return 1.5 * V - 0.5 * matmul(V, matmul(V.T, V))
 
 
 def _factor(image: Matrices) -> tuple[jax.Array, jax.Array, Matrices]:
@@ -452,5 +312,5 @@ def _factor(image: Matrices) -> tuple[jax.Array, jax.Array, Matrices]:
     Q, scales, rows = jnp.linalg.svd(stacked, full_matrices=False)
     noise = max(stacked.shape) * jnp.finfo(stacked.dtype).eps * jnp.max(scales, initial=0)
     kept = (scales > noise).astype(stacked.dtype)
-    parts = jnp.split(rows.T * kept, len(image))
-    return Q * kept, scales * kept, dict(zip(image, parts, strict=True))
+    parts = jnp.split(rows.T * kept[None, :], len(image))
+    return Q * kept[None, :], scales * kept, dict(zip(image, parts, strict=True))

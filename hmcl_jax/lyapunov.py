@@ -1,0 +1,73 @@
+"""The Lyapunov equation of the closest shared rotation, solved densely."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks
+from hmcl_jax._checks import PRECISION
+
+
+def matmul(*factors: jax.Array) -> jax.Array:
+    """Product of matrices at full precision, from left to right."""
+    product = factors[0]
+    for factor in factors[1:]:
+        product = jnp.matmul(product, factor, precision=PRECISION)
+    return product
+
+
+def reciprocal(x: jax.Array) -> jax.Array:
+    """1 / x, and 0 for the zeros of the padding."""
+    return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
+
+
+def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
+    r"""Solves :math:`\Omega H + H \Omega = R` for symmetric H >= 0 and skew R.
+
+    A dense solve by the eigenvectors of H, O(d^3): for checks and analyses; the
+    corrections use low-rank factors instead.
+    Where H is singular on both sides of an entry, the entry is 0 (the solution of least norm).
+
+    Args:
+      H: symmetric positive (semi)definite, shape ``(..., d, d)``.
+      rhs: skew-symmetric, same shape.
+
+    Returns:
+      The skew-symmetric solution, same shape.
+
+    Example:
+      >>> import jax.numpy as jnp, hmcl_jax
+      >>> print(hmcl_jax.solve_lyapunov(jnp.diag(jnp.array([1.0, 3.0])),
+      ...                               jnp.array([[0.0, 8.0], [-8.0, 0.0]])))
+      [[ 0.  2.]
+       [-2.  0.]]
+    """
+    H, rhs = _checks.as_points(H=H, rhs=rhs)
+    if H.ndim < 2 or H.shape[-1] != H.shape[-2] or H.shape != rhs.shape:
+        raise ValueError(
+            f"H and rhs must be square matrices of one shape, got {H.shape} and {rhs.shape}."
+        )
+    _checks.finite("H", H)
+    _checks.finite("rhs", rhs)
+    _refuse_unless_small("H", "symmetric", H, H - H.mT)
+    _refuse_unless_small("rhs", "skew-symmetric", rhs, rhs + rhs.mT)
+    values, axes = jnp.linalg.eigh((H + H.mT) / 2)
+    largest = jnp.max(jnp.abs(values), axis=-1, keepdims=True)
+    noise = H.shape[-1] * jnp.finfo(H.dtype).eps * largest
+    if _checks.is_concrete(values) and bool(jnp.any(values < -noise)):
+        raise ValueError(
+            f"H must be positive semidefinite, got an eigenvalue of {float(jnp.min(values)):.6g}."
+        )
+    values = jnp.where(values > noise, values, 0)
+    weight = reciprocal(values[..., :, None] + values[..., None, :])
+    turned = matmul(axes.mT, rhs, axes) * weight
+    return matmul(axes, (turned - turned.mT) / 2, axes.mT)
+
+
+def _refuse_unless_small(name: str, quality: str, matrix: jax.Array, fault: jax.Array) -> None:
+    if not _checks.is_concrete(matrix):
+        return
+    worst = float(jnp.max(jnp.abs(fault), initial=0))
+    if worst > np.sqrt(jnp.finfo(matrix.dtype).eps) * float(jnp.max(jnp.abs(matrix), initial=0)):
+        raise ValueError(f"{name} must be {quality}, but is off by {worst:.6g}.")

@@ -1,0 +1,201 @@
+"""What a task leaves behind: second moments of its lifted frozen features; no example is kept."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks
+from hmcl_jax.head import as_lifted, select_heads
+from hmcl_jax.lyapunov import matmul
+
+Matrices = dict[str, jax.Array]  # by modality
+
+
+class FeatureMoments(NamedTuple):
+    """Second moments of lifted frozen features, by modality.
+
+    Attributes:
+      total: sum of ``z z^T`` over all samples, shape ``(d + 1, d + 1)``.
+      samples: their number.
+      open_total: the part of `total` since the last :func:`end_task`.
+      open_samples: the part of `samples` since then.
+      task_means: sum over the ended tasks of their mean ``z z^T``.
+    """
+
+    total: Matrices
+    samples: Matrices
+    open_total: Matrices
+    open_samples: Matrices
+    task_means: Matrices
+
+
+def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> FeatureMoments:
+    """Empty moments for every head.
+
+    Args:
+      params: heads ``{modality: W}``, or a larger tree with `heads`.
+      heads: ``{modality: path}`` of the heads in a larger tree.
+
+    Returns:
+      Moments of no samples.
+
+    Example:
+      >>> import hmcl_jax
+      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
+      >>> print(moments.total["text"].shape, moments.samples["text"])
+      (4, 4) 0
+    """
+    found = select_heads(params, heads)
+    if not found:
+        raise ValueError(f"params must hold at least one head, got {params!r}.")
+
+    dtype = _checks.working_dtype(*found.values())
+
+    def zeros() -> Matrices:
+        return {m: jnp.zeros((W.shape[-1], W.shape[-1]), dtype) for m, W in found.items()}
+
+    def none() -> Matrices:
+        return {m: jnp.zeros((), jnp.int32) for m in found}
+
+    return FeatureMoments(zeros(), none(), zeros(), none(), zeros())
+
+
+@jax.jit
+def _second_moment(lifted: jax.Array) -> jax.Array:
+    return matmul(lifted.T, lifted)
+
+
+def update_moments(
+    moments: FeatureMoments, features: Mapping[str, ArrayLike], K: ArrayLike = 10.0
+) -> FeatureMoments:
+    """Adds a batch of frozen features; batches of any size, in any order, give the same moments.
+
+    Args:
+      moments: so far.
+      features: by modality, shape ``(n, d)``, or lifted, ``(n, d + 1)``. Modalities may be absent
+        and may differ in n.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      New moments.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
+      >>> image = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(moments, {"image": image})
+      >>> print(moments.samples["image"], moments.samples["text"])
+      10 0
+    """
+    added = {}
+    sizes = {}
+    for modality, z in features.items():
+        if modality not in moments.total:
+            raise ValueError(
+                f"features[{modality!r}] has no entry in moments, which holds "
+                f"{sorted(moments.total)}; for a new head merge init_moments of it in first."
+            )
+        name = f"features[{modality!r}]"
+        accumulator = moments.total[modality]
+        dim = accumulator.shape[-1] - 1
+        if jnp.ndim(z) != 2:
+            raise ValueError(f"{name} must have shape (n, {dim}), got shape {jnp.shape(z)}.")
+        given = jnp.shape(z)[-1]
+        lifted = as_lifted(name, z, dim, K).astype(accumulator.dtype)
+        _checks.finite(name, lifted)
+        if given == dim + 1:
+            _check_on_hyperboloid(name, lifted, K)
+        added[modality] = _second_moment(lifted)
+        sizes[modality] = jnp.asarray(lifted.shape[0], jnp.int32)
+
+    def plus(old: Matrices, new: Matrices) -> Matrices:
+        return {
+            modality: x + new[modality] if modality in new else x for modality, x in old.items()
+        }
+
+    return moments._replace(
+        total=plus(moments.total, added),
+        samples=plus(moments.samples, sizes),
+        open_total=plus(moments.open_total, added),
+        open_samples=plus(moments.open_samples, sizes),
+    )
+
+
+def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike) -> None:
+    if not (_checks.is_concrete(lifted) and _checks.is_concrete(K)):
+        return
+    squares = lifted**2
+    found = squares[:, 0] - jnp.sum(squares[:, 1:], axis=-1)
+    wrong = jnp.abs(found - jnp.asarray(K, found.dtype)) > 1e-3 * squares[:, 0]
+    if bool(jnp.any(wrong)):
+        row = int(jnp.argmax(wrong))
+        raise ValueError(
+            f"{name} must lie on the hyperboloid with K = {K}, but row {row} has "
+            f"-<z, z> = {float(found[row]):.6g}; is the time first, and K right?"
+        )
+
+
+def end_task(moments: FeatureMoments) -> FeatureMoments:
+    """Marks the end of a task, which only ``protect(..., weighting="tasks")`` needs to know.
+
+    Args:
+      moments: with the samples of the task added.
+
+    Returns:
+      Moments in which the open task counts as ended.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> moments = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image"], dim=3))
+      >>> image = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.end_task(hmcl_jax.update_moments(moments, {"image": image}))
+      >>> print(moments.samples["image"], moments.open_samples["image"])
+      10 0
+    """
+    return moments._replace(
+        open_total={modality: jnp.zeros_like(x) for modality, x in moments.open_total.items()},
+        open_samples={modality: jnp.zeros_like(n) for modality, n in moments.open_samples.items()},
+        task_means={
+            modality: x + mean(moments.open_total[modality], moments.open_samples[modality])
+            for modality, x in moments.task_means.items()
+        },
+    )
+
+
+def mean(total: jax.Array, count: jax.Array) -> jax.Array:
+    """Total divided by count, 0 if there is nothing."""
+    return total / jnp.maximum(count, 1).astype(total.dtype)[..., None, None]
+
+
+def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
+    """Adds two moments: of two shards of a task, two tasks, or old and new modalities.
+
+    Args:
+      a: moments.
+      b: moments; modalities need not be those of `a`.
+
+    Returns:
+      Moments of all samples. What is open in both is one open task.
+
+    Example:
+      >>> import hmcl_jax
+      >>> old = hmcl_jax.init_moments(hmcl_jax.identity_heads(["image", "text"], dim=3))
+      >>> new = hmcl_jax.init_moments(hmcl_jax.identity_heads(["audio"], dim=3))
+      >>> sorted(hmcl_jax.merge_moments(old, new).total)
+      ['audio', 'image', 'text']
+    """
+    for modality in set(a.total) & set(b.total):
+        if a.total[modality].shape != b.total[modality].shape:
+            raise ValueError(
+                f"Moments of {modality!r} must have one shape, got "
+                f"{a.total[modality].shape} and {b.total[modality].shape}."
+            )
+
+    def plus(x: Matrices, y: Matrices) -> Matrices:
+        both = {modality: x[modality] + y[modality] for modality in x if modality in y}
+        return dict(sorted({**x, **y, **both}.items()))
+
+    return FeatureMoments(*(plus(x, y) for x, y in zip(a, b, strict=True)))

@@ -1,0 +1,489 @@
+"""HMCL as Optax transformations: ``chain(adamw, hmcl_project, task_anchor)`` and `begin_task`.
+
+All state is in the optimizer state, so any training loop, checkpointer or trainer that carries an
+Optax state works unchanged. Between tasks :func:`begin_task` replaces the protected system and the
+anchor; shapes stay the same within a bucket of ranks, so nothing recompiles.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks
+from hmcl_jax.head import head_paths, leaf_paths, select_heads
+from hmcl_jax.lyapunov import matmul
+from hmcl_jax.moments import Matrices
+from hmcl_jax.projection import (
+    Rotation,
+    closest_admissible,
+    minimal_rotation,
+    rotate,
+    shared_rotation,
+)
+from hmcl_jax.protection import Protection, empty_protection, restrict
+
+VARIANTS = ("mr", "ca", "rotation")
+
+
+class FiniteRotationState(NamedTuple):
+    """What the variant ``"rotation"`` accumulates during a task.
+
+    Attributes:
+      turned: rotation since the start of the task.
+      anchor: heads at the start of the task, in the structure of the parameters.
+      beta: of the :func:`task_anchor` behind, 0 if there is none.
+    """
+
+    turned: Rotation
+    anchor: Any
+    beta: jax.Array
+
+
+class HmclProjectState(NamedTuple):
+    """State of :func:`hmcl_project`.
+
+    Attributes:
+      protection: the protected system of the current task.
+      rotation: only for the variant ``"rotation"``, else None.
+    """
+
+    protection: Any
+    rotation: Any
+
+
+class TaskAnchorState(NamedTuple):
+    """State of :func:`task_anchor`.
+
+    Attributes:
+      anchor: parameters at the start of the task; other leaves are masked.
+      beta: as last used.
+    """
+
+    anchor: Any
+    beta: jax.Array
+
+
+def hmcl_project(
+    variant: str = "ca", heads: Mapping[str, str] | None = None, hold_time: bool = True
+) -> optax.GradientTransformationExtraArgs:
+    r"""Lets an update through as far as it moves all protected points by one shared rotation.
+
+    Put it behind the optimizer, so that it corrects the step that is really taken (learning rate,
+    moments and weight decay included), or before it to project the raw gradient.
+
+    - ``"mr"``: minimal rotation, protected points stay (paper: HMCL-MR).
+    - ``"ca"``: the closest admissible update, to first order (paper: HMCL-CA).
+    - ``"rotation"``: as ``"ca"``, but the rotation is accumulated over the task and applied as an
+      exact, finite one (by its Cayley transform), so that protected Lorentz products, radii and
+      cones are kept to rounding over any number of steps. Only behind the optimizer. A
+      :func:`task_anchor` behind it shrinks the rotation instead of mixing matrices;
+      :func:`begin_task` tells it the beta.
+
+    Until :func:`begin_task` is called, nothing is protected and spatial blocks pass unchanged.
+    One transformation must see all heads that turn together: if it sees only some of the protected
+    modalities (in one group of :func:`optax.partition`, say), they cannot turn with the others, and
+    ``"ca"`` and ``"rotation"`` keep them where they are, as ``"mr"`` does.
+
+    Args:
+      variant: ``"mr"``, ``"ca"`` or ``"rotation"``.
+      heads: ``{modality: path}`` of the heads in a larger tree of parameters, with paths like
+        ``"params/image_head/W"``; other leaves pass unchanged. By default every leaf is a head,
+        and its path its modality.
+      hold_time: whether the column of the time input is held fixed, from the first task on.
+
+    Returns:
+      A gradient transformation; extra arguments are ignored.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, optax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image", "text"], dim=3)
+      >>> tx = optax.chain(optax.sgd(1.0), hmcl_jax.hmcl_project("mr"))
+      >>> x = jnp.array([[1.0, 0.0, 0.0]])
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x})
+      >>> state = hmcl_jax.begin_task(tx.init(params), params, hmcl_jax.protect(moments, params))
+      >>> updates, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+      >>> print(updates["image"][0] + 0, updates["text"][0] + 0)
+      [ 0.  0. -1. -1.] [ 0. -1. -1. -1.]
+
+    References:
+      The paper's Corollaries "Closest-Admissible Update" and "Minimal-Rotation Update".
+    """
+    _checks.choice("variant", variant, VARIANTS)
+
+    def init_fn(params: Any) -> HmclProjectState:
+        found = select_heads(params, heads)
+        if not found:
+            # No head in this group, or Optax asking (with a placeholder) what is like params.
+            nothing = () if jax.tree.leaves(params) else params
+            return HmclProjectState(nothing, nothing if variant == "rotation" else None)
+        protection = empty_protection(found)
+        rotation = None
+        if variant == "rotation":
+            beta = jnp.zeros((), float)
+            rotation = FiniteRotationState(_still(protection), _only_heads(params, heads), beta)
+        return HmclProjectState(protection, rotation)
+
+    def update_fn(
+        updates: Any, state: HmclProjectState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, HmclProjectState]:
+        del extra_args
+        protection = state.protection
+        if not isinstance(protection, Protection):
+            return updates, state
+        paths = head_paths(updates, heads)
+        for modality in protection.basis:
+            if modality not in paths:
+                raise ValueError(
+                    f"updates must hold head {modality!r} like the params of init, "
+                    f"got {sorted(leaf_paths(updates))}."
+                )
+        leaves = leaf_paths(updates)
+        delta = {modality: leaves[path] for modality, path in paths.items()}
+        if variant == "mr":
+            corrected = minimal_rotation(delta, protection, hold_time=hold_time)
+        elif variant == "ca" or not protection.shared_scales.shape[-1]:
+            corrected = closest_admissible(delta, protection, hold_time=hold_time)
+        else:
+            if params is None:
+                raise ValueError(optax.NO_PARAMS_MSG)
+            since = jax.tree.map(
+                lambda start, now: None if _is_masked(start) else now - start,
+                state.rotation.anchor,
+                params,
+                is_leaf=_is_masked,
+            )
+            corrected, turned = _finite_rotation(
+                delta, select_heads(since, heads), state, hold_time
+            )
+            state = state._replace(rotation=state.rotation._replace(turned=turned))
+        by_path = {paths[modality]: W for modality, W in corrected.items()}
+        return _replace_leaves(updates, by_path), state
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _finite_rotation(
+    delta: Matrices, since: Matrices, state: HmclProjectState, hold_time: bool
+) -> tuple[Matrices, Rotation]:
+    """Updates that, once anchored by beta, bring the heads to the turned and anchored target.
+
+    The target is ``W_0 + (R - I) U V^T + (1 - beta) (W - W_0 + delta)(I - V V^T)``, so rounding (or
+    an update that was dropped downstream) is made good at the next step.
+
+    Args:
+      delta: candidates.
+      since: heads minus heads at the start of the task.
+      state: with the rotation since then.
+      hold_time: whether the column of the time input is held fixed.
+
+    Returns:
+      Updates, and the new rotation.
+    """
+    protection, old = state.protection, state.rotation
+    keep = 1 - old.beta.astype(protection.shared_basis.dtype)
+    step = shared_rotation(delta, protection)
+    turned = jax.tree.map(lambda total, new: keep * (total + new), old.turned, step)
+    # What has moved or wants to move in protected directions is replaced by the rotation.
+    corrected = {}
+    for modality, motion in rotate(turned, protection).items():
+        V, candidate = protection.basis[modality], delta[modality].astype(motion.dtype)
+        wanted = (candidate + since[modality].astype(motion.dtype))[:, 1:]
+        spatial = candidate[:, 1:] - matmul(wanted, V, V.T) + motion / keep
+        time = jnp.zeros_like(candidate[:, :1]) if hold_time else candidate[:, :1]
+        joined = jnp.concatenate([time, spatial], axis=1)
+        corrected[modality] = joined.astype(delta[modality].dtype)
+    return corrected, turned
+
+
+def _still(protection: Protection) -> Rotation:
+    Q, scales = protection.shared_basis, protection.shared_scales
+    return Rotation(jnp.zeros((*scales.shape, scales.shape[-1]), Q.dtype), jnp.zeros_like(Q))
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
+
+
+def _only_heads(params: Any, heads: Mapping[str, str] | None) -> Any:
+    """A copy of the parameters in which everything but the heads is masked."""
+    if heads is None:
+        return jax.tree.map(jnp.copy, params)
+    chosen = set(head_paths(params, heads).values())
+    return _map_by_path(
+        lambda path, leaf: jnp.copy(leaf) if path in chosen else optax.MaskedNode(), params
+    )
+
+
+def _replace_leaves(tree: Any, by_path: Mapping[str, Any]) -> Any:
+    return _map_by_path(lambda path, leaf: by_path.get(path, leaf), tree)
+
+
+def _map_by_path(function: Any, tree: Any) -> Any:
+    """Maps ``function(path, leaf)`` over a tree; masked nodes stay as they are."""
+
+    def apply(path: Any, leaf: Any) -> Any:
+        if _is_masked(leaf):
+            return leaf
+        return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+
+    return jax.tree_util.tree_map_with_path(apply, tree, is_leaf=_is_masked)
+
+
+def task_anchor(
+    beta: ArrayLike, heads: Mapping[str, str] | None = None
+) -> optax.GradientTransformationExtraArgs:
+    r"""Pulls the parameters back towards the start of the task at every step.
+
+    :math:`W_{k+1} = \beta W_0 + (1 - \beta)(W_k + u)`, that is the update
+    :math:`(1 - \beta) u + \beta (W_0 - W_k)` (paper: eq:optimizer_consistent_anchored_update). With
+    updates no longer than u, no task moves further than :math:`u (1 - \beta) / \beta`. It must be
+    the last transformation of a chain and needs the parameters in ``update``.
+
+    Args:
+      beta: pullback coefficient in [0, 1).
+      heads: ``{modality: path}`` of the leaves to anchor; by default all are.
+
+    Returns:
+      A gradient transformation; extra arguments are ignored.
+
+    Example:
+      >>> import jax.numpy as jnp, optax, hmcl_jax
+      >>> tx = hmcl_jax.task_anchor(0.5)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> updates, state = tx.update(jnp.ones(2), state, jnp.full(2, 3.0))   # (0 + 3 + 1) / 2 - 3
+      >>> print(updates)
+      [-1. -1.]
+
+    References:
+      The paper's Theorem "Anchored Admissibility and Bounded Accumulation".
+    """
+    _checks.fraction("beta", beta, low_open=False, high_open=True)
+
+    def init_fn(params: Any) -> TaskAnchorState:
+        return TaskAnchorState(_only_heads(params, heads), jnp.asarray(beta, float))
+
+    def update_fn(
+        updates: Any, state: TaskAnchorState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, TaskAnchorState]:
+        del extra_args
+        if params is None:
+            raise ValueError(optax.NO_PARAMS_MSG)
+
+        def anchored(start: Any, update: Any, now: Any) -> Any:
+            if _is_masked(start) or not jnp.issubdtype(update.dtype, jnp.floating):
+                return update
+            dtype = _checks.working_dtype(update, now)
+            pull = jnp.asarray(beta, dtype)
+            back = start.astype(dtype) - now.astype(dtype)
+            return ((1 - pull) * update.astype(dtype) + pull * back).astype(update.dtype)
+
+        updates = jax.tree.map(anchored, state.anchor, updates, params, is_leaf=_is_masked)
+        return updates, state._replace(beta=jnp.asarray(beta, state.beta.dtype))
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def hmcl(
+    learning_rate: optax.ScalarOrSchedule,
+    variant: str = "ca",
+    beta: ArrayLike = 0.15,
+    heads: Mapping[str, str] | None = None,
+    hold_time: bool = True,
+    weight_decay: ArrayLike = 0.0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+) -> optax.GradientTransformationExtraArgs:
+    """The paper's update: AdamW, then :func:`hmcl_project`, then :func:`task_anchor`.
+
+    Args:
+      learning_rate: of AdamW.
+      variant: ``"mr"``, ``"ca"`` or ``"rotation"``, see :func:`hmcl_project`.
+      beta: pullback coefficient in [0, 1).
+      heads: ``{modality: path}`` of the heads in a larger tree of parameters; other leaves are
+        trained by AdamW alone. By default every leaf is a head.
+      hold_time: whether the column of the time input is held fixed.
+      weight_decay: of AdamW; the decay is part of the step that is projected.
+      b1: decay of AdamW's first moment.
+      b2: decay of AdamW's second moment.
+      eps: of AdamW.
+
+    Returns:
+      A gradient transformation.
+
+    Example:
+      >>> import hmcl_jax
+      >>> tx = hmcl_jax.hmcl(5e-4, variant="rotation", beta=0.15)
+      >>> params = hmcl_jax.identity_heads(["image", "text"], dim=3)
+      >>> state = tx.init(params)
+    """
+    return optax.with_extra_args_support(
+        optax.chain(
+            optax.adamw(learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
+            hmcl_project(variant, heads=heads, hold_time=hold_time),
+            task_anchor(beta, heads=heads),
+        )
+    )
+
+
+def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> Any:
+    """The optimizer state for the next task: its protection, and an anchor at its start.
+
+    Finds the states of :func:`hmcl_project` and :func:`task_anchor` wherever they are (in chain,
+    named_chain, masked, partition, MultiSteps, inject_hyperparams, apply_if_finite, ...) and
+    replaces them; everything else stays as it is. To reset the optimizer's own moments as well,
+    start from ``tx.init(params)``. Works on states with a leading seed axis if `params` and
+    `protection` have it too, and inside jit, vmap and scan.
+
+    Args:
+      opt_state: state of an optimizer that holds at least one of the two transformations.
+      params: parameters at the start of the task; they are copied, so their buffers may be donated.
+      protection: what :func:`protect` gave for them, or None to protect nothing.
+
+    Returns:
+      The new optimizer state, of the same structure.
+
+    Example:
+      >>> import jax, hmcl_jax
+      >>> params = hmcl_jax.identity_heads(["image", "text"], dim=3)
+      >>> tx = hmcl_jax.hmcl(1e-3)
+      >>> state = tx.init(params)
+      >>> x = jax.random.normal(jax.random.key(0), (10, 3))
+      >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x, "text": x})
+      >>> state = hmcl_jax.begin_task(state, params, hmcl_jax.protect(moments, params))
+    """
+    if protection is not None and not isinstance(protection, Protection):
+        raise TypeError(f"protection must come from protect(), got {type(protection).__name__}.")
+    leaves, structure = jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_ours)
+    anchors = [(path, node) for path, node in leaves if isinstance(node, TaskAnchorState)]
+    projects = [node for _, node in leaves if isinstance(node, HmclProjectState)]
+    if not anchors and not projects:
+        raise ValueError(
+            "opt_state must hold a state of hmcl_project or task_anchor, but none was found in "
+            f"{structure}."
+        )
+    _checks.finite("params", params)
+    if protection is not None:
+        _checks.finite("protection", protection)
+        _check_all_seen(protection, projects)
+    replaced = []
+    for path, node in leaves:
+        if isinstance(node, TaskAnchorState):
+            node = node._replace(anchor=_anchor_at(node.anchor, params))
+        elif isinstance(node, HmclProjectState) and isinstance(node.protection, Protection):
+            chosen = _fitting(node.protection, protection)
+            rotation = node.rotation
+            if rotation is not None:
+                start = _anchor_at(rotation.anchor, params)
+                beta = _beta_behind(path, start, anchors, rotation.beta)
+                rotation = FiniteRotationState(_still(chosen), start, beta)
+            node = HmclProjectState(chosen, rotation)
+        replaced.append(node)
+    return jax.tree.unflatten(structure, replaced)
+
+
+def _is_ours(node: Any) -> bool:
+    return isinstance(node, HmclProjectState | TaskAnchorState)
+
+
+def _check_all_seen(protection: Protection, projects: list[HmclProjectState]) -> None:
+    states = [node.protection for node in projects if isinstance(node.protection, Protection)]
+    seen = sorted({modality for state in states for modality in state.basis})
+    for modality in protection.basis:
+        if seen and modality not in seen:
+            raise ValueError(
+                f"protection holds {modality!r}, but no hmcl_project in opt_state sees such a "
+                f"head: they see {seen}."
+            )
+
+
+def _fitting(old: Protection, new: Protection | None) -> Protection:
+    """The part of the new protection for the heads of the old one, checked against it."""
+    if new is None:
+        return jax.tree.map(jnp.zeros_like, old)
+    for modality in old.basis:
+        if modality not in new.basis:
+            raise ValueError(
+                f"Head {modality!r} has no entry in protection, which holds {sorted(new.basis)}; "
+                "give protect() the moments of every head (without samples its rank is 0)."
+            )
+    new = restrict(new, old.basis)
+    # The padded width may change from task to task, everything else may not.
+    last = {"basis": 1, "coordinates": 2, "energy": 2, "time": 1, "rank": 0}
+    last |= {"shared_basis": 1, "shared_scales": 1}
+    for field, padded in last.items():
+        pairs = zip(
+            jax.tree_util.tree_leaves_with_path(getattr(old, field)),
+            jax.tree.leaves(getattr(new, field)),
+            strict=True,
+        )
+        for (path, was), now in pairs:
+            fixed = was.ndim - padded
+            if was.ndim != now.ndim or was.shape[:fixed] != now.shape[:fixed]:
+                raise ValueError(
+                    f"protection.{field}{jax.tree_util.keystr(path)} must have shape "
+                    f"{(*was.shape[:fixed], *('...',) * padded)} like the optimizer state, "
+                    f"got {now.shape}."
+                )
+            if was.dtype != now.dtype:
+                raise ValueError(
+                    f"protection.{field}{jax.tree_util.keystr(path)} must have dtype {was.dtype} "
+                    f"like the optimizer state, got {now.dtype}."
+                )
+    return new
+
+
+def _anchor_at(anchor: Any, params: Any) -> Any:
+    """A copy of the parameters in the structure of an anchor, checked against it."""
+    now = leaf_paths(params)
+    was = leaf_paths(anchor)
+    masked = [path for path, leaf in was.items() if _is_masked(leaf)]
+    for path in now:
+        if path not in was and not any(path.startswith(f"{node}/") for node in masked):
+            raise ValueError(
+                f"params has a leaf {path!r} that the optimizer state does not know; "
+                "was the state made by init of these params?"
+            )
+
+    def start(path: str, leaf: Any) -> jax.Array:
+        if path not in now:
+            raise ValueError(
+                f"params must hold the leaf {path!r} that the optimizer state anchors, "
+                f"got {sorted(now)}."
+            )
+        value = jnp.asarray(now[path])
+        if value.shape != leaf.shape or value.dtype != leaf.dtype:
+            raise ValueError(
+                f"params leaf {path!r} must be {leaf.dtype} of shape {leaf.shape} like the "
+                f"optimizer state, got {value.dtype} of shape {value.shape}."
+            )
+        return jnp.copy(value)
+
+    return _map_by_path(start, anchor)
+
+
+def _beta_behind(path: Any, start: Any, anchors: list[Any], like: jax.Array) -> jax.Array:
+    """Beta of the closest task_anchor that anchors the same heads, 0 if there is none."""
+
+    def anchored(tree: Any) -> set[str]:
+        return {name for name, leaf in leaf_paths(tree).items() if not _is_masked(leaf)}
+
+    def shared_steps(other: Any) -> int:
+        steps = zip(path, other, strict=False)
+        return next((i for i, (a, b) in enumerate(steps) if a != b), min(len(path), len(other)))
+
+    heads = anchored(start)
+    covering = [(shared_steps(at), node) for at, node in anchors if heads <= anchored(node.anchor)]
+    if not covering:
+        return jnp.zeros_like(like)
+    closest = max(steps for steps, _ in covering)
+    nodes = [node for steps, node in covering if steps == closest]
+    if len(nodes) > 1:
+        raise ValueError(
+            f"The variant 'rotation' takes one task_anchor behind it, got {len(nodes)}."
+        )
+    return jnp.broadcast_to(nodes[0].beta.astype(like.dtype), like.shape)

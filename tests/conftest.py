@@ -1,0 +1,34 @@
+"""Strictness for all tests, and the dtypes they run in."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    """Runs a test in float32, and again in float64 with x64 enabled."""
+    with jax.enable_x64(request.param == "float64"):
+        yield jnp.dtype(request.param)
+
+
+@pytest.fixture
+def x64():
+    """Runs a test with float64 enabled."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def strict_dtypes():
+    """Refuses implicit promotion of dtypes; only for tests of our own code."""
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

@@ -1,0 +1,107 @@
+"""Random protected systems and a brute-force solution of the closest-admissible problem."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+import hmcl_jax
+
+
+class Problem(NamedTuple):
+    """Heads, lifted features and candidates of several modalities, as numpy arrays."""
+
+    heads: dict
+    lifted: dict
+    delta: dict
+
+
+def lift(x, K=10.0):
+    return np.concatenate([np.sqrt(K + (x**2).sum(-1, keepdims=True)), x], axis=-1)
+
+
+def random_problem(rng, dim, ranks, *, time_column=True, samples=40, dtype=np.float64):
+    """One modality per entry of `ranks`, with features that span exactly that many directions."""
+    heads, lifted, delta = {}, {}, {}
+    for index, rank in enumerate(ranks):
+        name = f"m{index}"
+        span = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:, :rank]
+        x = rng.normal(size=(samples, rank)) * np.exp(rng.uniform(-1, 1, size=rank)) @ span.T
+        W = np.concatenate([np.zeros((dim, 1)), np.eye(dim)], axis=1)
+        W = W + 0.3 * rng.normal(size=W.shape) / np.sqrt(dim)
+        if not time_column:
+            W[:, 0] = 0
+        heads[name] = W.astype(dtype)
+        lifted[name] = lift(x).astype(dtype) if rank else np.zeros((0, dim + 1), dtype)
+        delta[name] = rng.normal(size=W.shape).astype(dtype)
+    return Problem(heads, lifted, delta)
+
+
+def protected(problem, **options):
+    """The protection of a problem, through the public functions."""
+    moments = hmcl_jax.init_moments(problem.heads)
+    moments = hmcl_jax.update_moments(moments, problem.lifted)
+    options = {"variance": 1.0, "min_rank": 0, **options}
+    return hmcl_jax.protect(moments, problem.heads, **options)
+
+
+def fitted_outputs(problem, name):
+    """Features X and the least-squares fit of the outputs Y on them."""
+    z = problem.lifted[name].astype(np.float64)
+    x, y = z[:, 1:], z @ problem.heads[name].astype(np.float64).T
+    return x, x @ np.linalg.pinv(x, rcond=1e-5) @ y if len(x) else y  # x may be rounded
+
+
+def skew_basis(dim):
+    basis = np.zeros((dim * (dim - 1) // 2, dim, dim))
+    for k, (i, j) in enumerate(zip(*np.triu_indices(dim, 1), strict=True)):
+        basis[k, i, j], basis[k, j, i] = 1, -1
+    return basis
+
+
+def brute_force(problem, *, rotate=True):
+    """Solves the paper's constrained problem with all displacements and skew entries unknown."""
+    names, dim = list(problem.heads), next(iter(problem.heads.values())).shape[0]
+    basis = skew_basis(dim) if rotate else np.zeros((0, dim, dim))
+    unknowns = len(names) * dim * dim + len(basis)
+    rows = []
+    for index, name in enumerate(names):
+        x, y = fitted_outputs(problem, name)
+        block = np.zeros((len(x), dim, unknowns))  # entry (n, i) of X D^T - Y Omega^T
+        for i in range(dim):
+            start = index * dim * dim + i * dim
+            block[:, i, start : start + dim] = x
+        for k, omega in enumerate(basis):
+            block[:, :, len(names) * dim * dim + k] = -y @ omega.T
+        rows.append(block.reshape(-1, unknowns))
+    constraints = np.concatenate(rows)
+    if len(constraints):
+        feasible = scipy.linalg.null_space(constraints, rcond=1e-10)
+    else:
+        feasible = np.eye(unknowns)
+    displacements = feasible[: len(names) * dim * dim]
+    wanted = np.concatenate([problem.delta[name][:, 1:].ravel() for name in names])
+    best = displacements @ np.linalg.lstsq(displacements, wanted, rcond=1e-12)[0]
+    return dict(zip(names, best.reshape(len(names), dim, dim), strict=True))
+
+
+def best_rotation_residual(problem, displacement):
+    """How far a displacement is from admissible: the residual, relative to the motion it makes.
+
+    Dense least squares over skew matrices in float64; for large d by their Lyapunov equation.
+    """
+    dim = next(iter(problem.heads.values())).shape[0]
+    H, F = np.zeros((dim, dim)), np.zeros((dim, dim))
+    pairs = []
+    for name in problem.heads:
+        x, y = fitted_outputs(problem, name)
+        motion = x @ np.asarray(displacement[name], np.float64)[:, 1:].T
+        H, F = H + y.T @ y, F + motion.T @ y
+        pairs.append((motion, y))
+    values, axes = np.linalg.eigh(H)
+    sums = values[:, None] + values
+    kept = sums > 1e-10 * values.max()
+    turned = axes.T @ (F - F.T) @ axes
+    omega = axes @ np.where(kept, turned / np.where(kept, sums, 1), 0) @ axes.T
+    residual = sum(((motion - y @ omega.T) ** 2).sum() for motion, y in pairs)
+    return np.sqrt(residual / sum((motion**2).sum() for motion, _ in pairs))

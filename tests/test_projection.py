@@ -1,0 +1,298 @@
+"""MR, CA, defect and strain against brute force, and their properties."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import (
+    best_rotation_residual,
+    brute_force,
+    fitted_outputs,
+    protected,
+    random_problem,
+    skew_basis,
+)
+
+import hmcl_jax
+
+# Compiled, because each of the many shapes would otherwise compile operation by operation.
+closest_admissible = jax.jit(hmcl_jax.closest_admissible, static_argnames="hold_time")
+minimal_rotation = jax.jit(hmcl_jax.minimal_rotation, static_argnames="hold_time")
+lorentz_defect = jax.jit(hmcl_jax.lorentz_defect)
+shared_rotation = jax.jit(hmcl_jax.shared_rotation)
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+
+@pytest.fixture(autouse=True)
+def exact(x64):
+    """Everything here runs in float64 unless the arrays say otherwise."""
+
+
+def random_ranks(rng, dim, modalities):
+    return [int(rng.integers(0, dim + 1)) for _ in range(modalities)]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_agrees_with_brute_force_of_the_constrained_problem(seed):
+    # 16 x 16 problems: d in 3..8, M in 1..4, ranks 0..d mixed, with and without w0.
+    rng = np.random.default_rng(seed)
+    for _ in range(16):
+        dim, modalities = int(rng.integers(3, 9)), int(rng.integers(1, 5))
+        ranks = random_ranks(rng, dim, modalities)
+        problem = random_problem(rng, dim, ranks, time_column=bool(rng.integers(2)))
+        protection = protected(problem)
+        assert {m: int(r) for m, r in protection.rank.items()} == dict(
+            zip(problem.heads, ranks, strict=True)
+        )
+        ca = closest_admissible(problem.delta, protection)
+        mr = minimal_rotation(problem.delta, protection)
+        for ours, reference in ((ca, brute_force(problem)), (mr, brute_force(problem, rotate=False))):
+            for name in problem.heads:
+                np.testing.assert_array_equal(ours[name][:, 0], 0)
+                np.testing.assert_allclose(ours[name][:, 1:], reference[name], atol=1e-9)
+
+
+def test_shared_features_of_two_modalities_make_the_stacked_images_singular(rng):
+    problem = random_problem(rng, 6, [3, 3])
+    same = {name: problem.lifted["m0"] for name in problem.lifted}
+    heads = {name: problem.heads["m0"] for name in problem.heads}
+    problem = problem._replace(lifted=same, heads=heads)
+    ca = closest_admissible(problem.delta, protected(problem))
+    reference = brute_force(problem)
+    for name in heads:
+        np.testing.assert_allclose(ca[name][:, 1:], reference[name], atol=1e-9)
+
+
+@pytest.mark.parametrize("modalities", [1, 2, 3])
+def test_full_rank_reproduces_the_papers_algorithm(rng, modalities):
+    for dim in (3, 8, 20):
+        problem = random_problem(rng, dim, [dim] * modalities, samples=4 * dim, time_column=False)
+        C = {}
+        for name in problem.heads:
+            x, _ = fitted_outputs(problem, name)
+            y = problem.lifted[name] @ problem.heads[name].T
+            C[name] = np.linalg.pinv(y) @ x
+        inverse = {name: np.linalg.inv(c) for name, c in C.items()}
+        H = sum(inverse[name].T @ inverse[name] for name in C)
+        F = sum(problem.delta[name][:, 1:] @ inverse[name] for name in C)
+        omega = hmcl_jax.solve_lyapunov(H, F - F.T)
+        protection = protected(problem)
+        ca = closest_admissible(problem.delta, protection)
+        rotation = shared_rotation(problem.delta, protection)
+        np.testing.assert_allclose(hmcl_jax.generator(rotation, protection), omega, atol=1e-9)
+        for name in C:
+            np.testing.assert_allclose(ca[name][:, 1:], omega @ inverse[name].T, atol=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [[20, 33], [512, 512], [100, 0, 64]])
+def test_float32_at_512_satisfies_the_constraint(rng, ranks):
+    problem = random_problem(rng, 512, ranks, samples=1100, dtype=np.float32)
+    with jax.enable_x64(False):
+        protection = protected(problem)
+        assert protection.shared_basis.dtype == jnp.float32
+        ca = closest_admissible(problem.delta, protection)
+    assert best_rotation_residual(problem, problem.delta) > 0.1
+    assert best_rotation_residual(problem, ca) < 1e-5
+
+
+def test_protected_points_stay_under_minimal_rotation(dtype, rng):
+    problem = random_problem(rng, 24, [5, 9], dtype=dtype)
+    mr = minimal_rotation(problem.delta, protected(problem))
+    for name, W in problem.heads.items():
+        before = problem.lifted[name] @ W.T
+        after = problem.lifted[name] @ (W + np.asarray(mr[name])).T
+        limit = 1e-6 if dtype == jnp.float32 else 1e-13
+        assert np.abs(after - before).max() < limit * np.abs(before).max() * 5
+        assert np.abs(problem.lifted[name] @ problem.delta[name].T).max() > 1
+
+
+problems = st.builds(
+    lambda seed, dim, modalities: random_problem(
+        np.random.default_rng(seed),
+        dim,
+        random_ranks(np.random.default_rng(seed + 1), dim, modalities),
+    ),
+    st.integers(0, 2**31),
+    st.sampled_from([3, 5, 8]),
+    st.integers(1, 3),
+)
+
+
+def joint_norm(delta):
+    return np.sqrt(sum(float((np.asarray(x) ** 2).sum()) for x in delta.values()))
+
+
+@pytest.mark.parametrize("project", [minimal_rotation, closest_admissible])
+@settings(max_examples=25, deadline=None)
+@given(problem=problems, scale=st.floats(-3, 3))
+def test_projection_is_a_linear_orthogonal_projector(project, problem, scale):
+    with jax.enable_x64(True):
+        protection = protected(problem)
+        once = project(problem.delta, protection)
+        twice = project(once, protection)
+        other = {name: x[::-1] * 0.7 for name, x in problem.delta.items()}
+        mixed = project(
+            {name: scale * x + other[name] for name, x in problem.delta.items()}, protection
+        )
+        parts = project(other, protection)
+        for name, x in once.items():
+            np.testing.assert_allclose(twice[name], x, atol=1e-11)
+            np.testing.assert_allclose(mixed[name], scale * x + parts[name], atol=1e-10)
+        assert joint_norm(once) <= joint_norm(problem.delta) * (1 + 1e-12)
+        # Orthogonal: the removed part is orthogonal to every admissible displacement.
+        removed = sum(
+            float(((problem.delta[name] - np.asarray(once[name])) * np.asarray(parts[name])).sum())
+            for name in once
+        )
+        assert abs(removed) < 1e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems)
+def test_defect_is_zero_after_and_positive_before(problem):
+    with jax.enable_x64(True):
+        protection = protected(problem)
+        ca = closest_admissible(problem.delta, protection)
+        mr = minimal_rotation(problem.delta, protection)
+        assert float(lorentz_defect(problem.delta, protection)) > 1e-3
+        assert float(lorentz_defect(ca, protection)) < 1e-18
+        assert float(lorentz_defect(mr, protection)) < 1e-18
+
+
+@pytest.mark.parametrize("ranks", [[4], [2, 5], [6, 0, 3], [6, 6]])
+def test_defect_is_the_papers_least_squares_value(rng, ranks):
+    dim = 6
+    problem = random_problem(rng, dim, ranks)
+    columns, target = [], []
+    for omega in skew_basis(dim):
+        columns.append(
+            np.concatenate(
+                [(fitted_outputs(problem, name)[1] @ omega.T).ravel() for name in problem.heads]
+            )
+        )
+    for name in problem.heads:
+        x, _ = fitted_outputs(problem, name)
+        target.append((x @ problem.delta[name][:, 1:].T).ravel())
+    target, design = np.concatenate(target), np.stack(columns, axis=1)
+    residual = target - design @ np.linalg.lstsq(design, target, rcond=1e-12)[0]
+    expected = (residual**2).sum() + sum((x[:, 0] ** 2).sum() for x in problem.delta.values())
+    ours = lorentz_defect(problem.delta, protected(problem))
+    np.testing.assert_allclose(float(ours), expected, rtol=1e-9)
+
+
+def test_strain_of_a_full_rank_motion_is_the_papers_fit(rng):
+    problem = random_problem(rng, 5, [5, 5])
+    parts = hmcl_jax.strain(problem.delta, protected(problem))
+    for name in problem.heads:
+        x, y = fitted_outputs(problem, name)
+        z0 = x @ np.linalg.pinv(x) @ problem.lifted[name][:, :1]
+        motion = np.concatenate([z0, x], axis=1) @ problem.delta[name].T
+        B = (np.linalg.pinv(y) @ motion).T
+        np.testing.assert_allclose(parts[name].symmetric, (B + B.T) / 2, atol=1e-9)
+        np.testing.assert_allclose(parts[name].generator, (B - B.T) / 2, atol=1e-9)
+        np.testing.assert_allclose(parts[name].residual, 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [[5, 5], [2, 4], [1, 3, 5]])
+def test_strain_of_an_admissible_motion_is_one_generator(rng, ranks):
+    problem = random_problem(rng, 5, ranks)
+    protection = protected(problem)
+    step = closest_admissible(problem.delta, protection)
+    parts = hmcl_jax.strain(step, protection)
+    free = hmcl_jax.strain(problem.delta, protection)
+    U = hmcl_jax.basis_image(protection)
+    for m in parts:
+        np.testing.assert_allclose(parts[m].symmetric, 0, atol=1e-10)
+        np.testing.assert_allclose(parts[m].residual, 0, atol=1e-10)
+        np.testing.assert_allclose(parts[m].generator, -parts[m].generator.T, atol=1e-12)
+        assert np.abs(free[m].symmetric).max() > 1e-2
+        for n in parts:
+            gap = U[n].T @ (parts[m].generator - parts[n].generator) @ U[m]
+            np.testing.assert_allclose(gap, 0, atol=1e-10)
+            if m != n:
+                wide = U[n].T @ (free[m].generator - free[n].generator) @ U[m]
+                assert np.abs(wide).max() > 1e-2
+
+
+def test_residual_strain_is_what_no_map_of_the_outputs_explains(rng):
+    problem = random_problem(rng, 4, [3], time_column=False)
+    W = problem.heads["m0"]
+    span = np.linalg.svd(problem.lifted["m0"][:, 1:])[2][:3].T
+    W[:, 1:] = W[:, 1:] @ (np.eye(4) - np.outer(span[:, 0], span[:, 0]))  # one image collapses
+    parts = hmcl_jax.strain(problem.delta, protected(problem))["m0"]
+    x, y = fitted_outputs(problem, "m0")
+    motion = x @ problem.delta["m0"][:, 1:].T + (
+        x @ np.linalg.pinv(x) @ problem.lifted["m0"][:, :1]
+    ) @ problem.delta["m0"][:, :1].T
+    unexplained = motion - y @ np.linalg.pinv(y, rcond=1e-10) @ motion
+    np.testing.assert_allclose(
+        (np.asarray(parts.residual) ** 2).sum(), (unexplained**2).sum(), rtol=1e-9
+    )
+
+
+def test_absent_modality_turns_with_the_others_and_new_one_passes(rng):
+    problem = random_problem(rng, 6, [4, 4, 0])
+    protection = protected(problem)
+    candidates = {"m0": problem.delta["m0"], "m2": problem.delta["m2"]}  # m1 is absent
+    ca = closest_admissible(candidates, protection)
+    assert np.abs(ca["m1"]).max() > 1e-2
+    reference = brute_force(problem._replace(delta={**candidates, "m1": np.zeros((6, 7))}))
+    np.testing.assert_allclose(ca["m1"][:, 1:], reference["m1"], atol=1e-9)
+    np.testing.assert_array_equal(ca["m2"][:, 1:], problem.delta["m2"][:, 1:])
+    np.testing.assert_array_equal(ca["m2"][:, 0], 0)
+
+
+@pytest.mark.parametrize("project", [minimal_rotation, closest_admissible])
+def test_padding_has_no_effect(rng, project):
+    problem = random_problem(rng, 10, [3, 4])
+    narrow = project(problem.delta, protected(problem, width=4))
+    for width in (5, 10):
+        wide = project(problem.delta, protected(problem, width=width))
+        for name in narrow:
+            np.testing.assert_allclose(wide[name], narrow[name], atol=1e-12)
+
+
+@pytest.mark.parametrize("project", [minimal_rotation, closest_admissible])
+def test_the_time_column_can_be_released(rng, project):
+    problem = random_problem(rng, 5, [2, 3])
+    step = project(problem.delta, protected(problem), hold_time=False)
+    for name in step:
+        np.testing.assert_array_equal(step[name][:, 0], problem.delta[name][:, 0])
+
+
+def test_small_images_do_not_spoil_the_conditioning(rng):
+    # One modality shrunk by 1e-5: the rotation it asks for is large, the displacement is not.
+    problem = random_problem(rng, 8, [3, 3], time_column=False)
+    problem.heads["m1"][:] *= 1e-5
+    ca = closest_admissible(problem.delta, protected(problem))
+    reference = brute_force(problem)
+    for name in ca:
+        np.testing.assert_allclose(ca[name][:, 1:], reference[name], atol=1e-7)
+    assert joint_norm(ca) <= joint_norm(problem.delta)
+
+
+def test_cayley_rotation_is_exact_and_shared(rng):
+    problem = random_problem(rng, 9, [3, 4], time_column=False)
+    protection = protected(problem)
+    rotation = shared_rotation({m: 3 * x for m, x in problem.delta.items()}, protection)
+    omega = np.asarray(hmcl_jax.generator(rotation, protection))
+    half = np.eye(9) - omega / 2
+    R = np.linalg.solve(half, np.eye(9) + omega / 2)
+    moves = hmcl_jax.rotate(rotation, protection)
+    for name, U in hmcl_jax.basis_image(protection).items():
+        V = np.asarray(protection.basis[name])
+        np.testing.assert_allclose(moves[name], (R - np.eye(9)) @ np.asarray(U) @ V.T, atol=1e-11)
+
+
+def test_rotation_satisfies_its_lyapunov_equation(rng):
+    problem = random_problem(rng, 7, [2, 4])
+    protection = protected(problem)
+    omega = hmcl_jax.generator(shared_rotation(problem.delta, protection), protection)
+    U = hmcl_jax.basis_image(protection)
+    H = sum(u @ u.T for u in U.values())
+    F = sum(problem.delta[m][:, 1:] @ protection.basis[m] @ U[m].T for m in U)
+    np.testing.assert_allclose(omega @ H + H @ omega, F - F.T, atol=1e-11)
+    np.testing.assert_allclose(omega, -omega.T, atol=1e-13)
