@@ -253,8 +253,8 @@ def arsinh(x: jax.Array) -> jax.Array:
 def exp_map0(v: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     r"""Exponential map at the origin, :math:`\sqrt K \sinh(|v| / \sqrt K)\, v / |v|`.
 
-    Vectors so long that the square of the result's squared norm would overflow are shortened
-    (beyond radius 4e9 in float32).
+    Vectors so long that distances of the results would overflow are shortened (in float32 at radius
+    ``5e7 * sqrt(K)``).
 
     Args:
       v: tangent vectors at the origin, shape ``(..., d)``.
@@ -272,7 +272,7 @@ def exp_map0(v: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     (v,) = _checks.as_points(v=v)
     K = _checks.positive("K", K, v.dtype)
     length = safe_sqrt(dot(v, v)) / jnp.sqrt(K)
-    longest = jnp.arcsinh(jnp.asarray(jnp.finfo(v.dtype).max ** 0.25, v.dtype))
+    longest = jnp.arcsinh(jnp.asarray(jnp.finfo(v.dtype).max ** 0.2, v.dtype))
     moved = length > 0
     safe = jnp.where(moved, length, 1)
     stretch = jnp.sinh(jnp.where(safe < longest, safe, longest)) / safe

@@ -1,0 +1,81 @@
+"""Moments: exact sums, whatever the batches, their order and the task boundaries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import lift
+
+import hmcl_jax
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+
+def empty(dim=5, modalities=("image", "text"), dtype=jnp.float32):
+    return hmcl_jax.init_moments(hmcl_jax.identity_heads(modalities, dim, dtype))
+
+
+def assert_equal(a, b, tolerance):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=1e-30), a, b)
+
+
+def test_moments_are_the_sums_of_lifted_outer_products(dtype, rng):
+    x = rng.normal(size=(30, 5)).astype(dtype)
+    z = lift(x, K=4.0)
+    moments = hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, K=4.0)
+    tolerance = 1e-5 if dtype == jnp.float32 else 1e-13
+    np.testing.assert_allclose(moments.total["image"], z.T @ z, rtol=tolerance, atol=tolerance * 30)
+    assert moments.total["image"].dtype == dtype
+    assert int(moments.samples["image"]) == 30
+    np.testing.assert_array_equal(moments.total["text"], 0)
+    lifted = hmcl_jax.update_moments(empty(dtype=dtype), {"image": z.astype(dtype)}, K=4.0)
+    assert_equal(lifted, moments, tolerance * 10)
+
+
+def test_batches_order_and_merging_do_not_matter(x64, rng):
+    x = rng.normal(size=(40, 5))
+    whole = hmcl_jax.update_moments(empty(dtype=jnp.float64), {"image": x, "text": x[:7]})
+    pieces = empty(dtype=jnp.float64)
+    for part in np.split(rng.permutation(x), [3, 3, 25]):
+        pieces = hmcl_jax.update_moments(pieces, {"image": part})
+    pieces = hmcl_jax.update_moments(pieces, {"text": x[:7]})
+    assert_equal(pieces, whole, 1e-12)
+    left = hmcl_jax.update_moments(empty(dtype=jnp.float64), {"image": x[:10]})
+    right = hmcl_jax.update_moments(empty(dtype=jnp.float64), {"image": x[10:], "text": x[:7]})
+    assert_equal(hmcl_jax.merge_moments(left, right), whole, 1e-12)
+    assert_equal(hmcl_jax.merge_moments(right, left), whole, 1e-12)
+
+
+def test_merging_brings_in_new_modalities(rng):
+    old = hmcl_jax.update_moments(empty(), {"image": np.float32(rng.normal(size=(4, 5)))})
+    merged = hmcl_jax.merge_moments(old, empty(modalities=("audio",)))
+    assert sorted(merged.total) == ["audio", "image", "text"]
+    assert {m: int(n) for m, n in merged.samples.items()} == {"audio": 0, "image": 4, "text": 0}
+
+
+def test_ended_tasks_are_averaged(x64, rng):
+    tasks = [rng.normal(size=(n, 5)) for n in (100, 3, 20)]
+    moments = empty(dtype=jnp.float64)
+    for x in tasks:
+        half = len(x) // 2
+        moments = hmcl_jax.update_moments(moments, {"image": x[:half]})
+        moments = hmcl_jax.update_moments(moments, {"image": x[half:]})
+        moments = hmcl_jax.end_task(moments)
+    means = sum(lift(x).T @ lift(x) / len(x) for x in tasks)
+    np.testing.assert_allclose(moments.task_means["image"], means, rtol=1e-12)
+    np.testing.assert_array_equal(moments.task_means["text"], 0)
+    assert int(moments.open_samples["image"]) == 0
+    totals = sum(lift(x).T @ lift(x) for x in tasks)
+    np.testing.assert_allclose(moments.total["image"], totals, rtol=1e-12)
+
+
+def test_updates_work_under_jit(rng):
+    x = np.float32(rng.normal(size=(8, 5)))
+    jitted = jax.jit(hmcl_jax.update_moments)(empty(), {"image": x})
+    assert_equal(jitted, hmcl_jax.update_moments(empty(), {"image": x}), 1e-6)
+
+
+def test_bfloat16_features_are_summed_in_float32(rng):
+    x = jnp.array(rng.normal(size=(8, 5)), jnp.bfloat16)
+    moments = hmcl_jax.update_moments(empty(dtype=jnp.bfloat16), {"image": x})
+    assert moments.total["image"].dtype == jnp.float32

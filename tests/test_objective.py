@@ -1,0 +1,126 @@
+"""The loss against plain numpy, and the prototype form against the pair form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from jax.test_util import check_grads
+
+from hmcl_jax import entailment, lorentz, objective
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+
+def plain_loss(general, specific, tau, K=10.0, kappa=0.1, weight=0.2):
+    """The paper's equations, one by one."""
+    g0, s0 = (np.sqrt(K + (x**2).sum(1)) for x in (general, specific))
+    products = general @ specific.T - np.outer(g0, s0)
+    logits = -np.sqrt(K) * np.arccosh(-products / K) / tau
+    forward = -np.mean(np.diag(scipy.special.log_softmax(logits, axis=1)))
+    backward = -np.mean(np.diag(scipy.special.log_softmax(logits, axis=0)))
+    gamma = np.diag(products) / K
+    r = np.linalg.norm(general, axis=1)
+    angle = np.arccos((s0 + g0 * gamma) / (r * np.sqrt(gamma**2 - 1)))
+    aperture = np.arcsin(np.minimum(1, 2 * kappa * np.sqrt(K) / r))
+    return (forward + backward) / 2 + weight * np.maximum(0, angle - aperture).mean()
+
+
+def test_pair_loss_is_the_papers(x64, rng):
+    text, image = rng.normal(size=(2, 20, 8))
+    for tau, weight in ((0.07, 0.2), (0.5, 1.0)):
+        ours = objective.pair_loss(text, image, tau=tau, entailment_weight=weight)
+        np.testing.assert_allclose(float(ours), plain_loss(text, image, tau, weight=weight), rtol=1e-11)
+
+
+def batch(rng, classes, rows, dtype, dim=16):
+    prototypes = rng.normal(size=(classes, dim)).astype(dtype)
+    labels = rng.integers(0, classes, size=rows)
+    image = (prototypes[labels] + rng.normal(size=(rows, dim))).astype(dtype)
+    return prototypes, image, labels.astype(np.int32)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("valid_rows", [64, 37], ids=["full", "partial"])
+def test_prototype_form_equals_the_pair_form(dtype, rng, classes, valid_rows):
+    prototypes, image, labels = batch(rng, classes, 64, dtype)
+    if classes == 10:
+        labels = labels % 7  # three classes are absent
+    valid = np.arange(64) < valid_rows
+    tolerance = 1e-5 if dtype == jnp.float32 else 1e-12
+
+    def by_pair(prototypes, image):
+        shown = labels[:valid_rows]
+        return objective.pair_loss(prototypes[shown], image[:valid_rows], tau=0.1)
+
+    def by_class(prototypes, image):
+        return objective.prototype_loss(prototypes, image, labels, tau=0.1, valid=valid)
+
+    arguments = jnp.array(prototypes), jnp.array(image)
+    expected, expected_gradient = jax.jit(jax.value_and_grad(by_pair, (0, 1)))(*arguments)
+    ours, gradient = jax.jit(jax.value_and_grad(by_class, (0, 1)))(*arguments)
+    np.testing.assert_allclose(ours, expected, rtol=tolerance)
+    for g, e in zip(gradient, expected_gradient, strict=True):
+        np.testing.assert_allclose(g, e, atol=tolerance * float(jnp.abs(e).max()))
+    absent = np.setdiff1d(np.arange(classes), labels[:valid_rows])
+    np.testing.assert_array_equal(np.asarray(gradient[0])[absent], 0)
+    np.testing.assert_array_equal(np.asarray(gradient[1])[valid_rows:], 0)
+
+
+def test_padded_pairs_have_no_effect(dtype, rng):
+    text, image = rng.normal(size=(2, 12, 6)).astype(dtype)
+    valid = np.arange(12) < 9
+    whole = jax.jit(
+        jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1, valid=valid), (0, 1))
+    )
+    part = jax.jit(jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1), (0, 1)))
+    for ours, expected in zip(
+        whole(jnp.array(text), jnp.array(image)),
+        part(jnp.array(text[:9]), jnp.array(image[:9])),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours[:9], expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(ours[9:], 0)
+
+
+def test_gradient_against_finite_differences(x64, rng):
+    prototypes, image, labels = batch(rng, 4, 10, np.float64, dim=5)
+    check_grads(
+        lambda p, i: objective.prototype_loss(p, i, labels, tau=0.2),
+        (jnp.array(prototypes), jnp.array(image)),
+        order=1,
+        modes=["rev"],
+        rtol=1e-6,
+    )
+
+
+def test_roles_are_not_symmetric_only_by_entailment(x64, rng):
+    a, b = rng.normal(size=(2, 9, 4))
+    forward = objective.pair_loss(a, b, tau=0.1, entailment_weight=0.0)
+    backward = objective.pair_loss(b, a, tau=0.1, entailment_weight=0.0)
+    np.testing.assert_allclose(forward, backward, rtol=1e-13)
+    assert objective.pair_loss(a, b, tau=0.1) != objective.pair_loss(b, a, tau=0.1)
+
+
+def test_no_valid_row_gives_zero_and_extreme_logits_stay_finite(rng):
+    text, image = np.float32(rng.normal(size=(2, 8, 4)))
+    nothing = objective.pair_loss(text, image, tau=0.1, valid=np.zeros(8, bool))
+    assert float(nothing) == 0
+    value, gradient = jax.value_and_grad(lambda x: objective.pair_loss(text, x, tau=1e-4))(
+        jnp.array(image * 1e3)
+    )
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_any_pair_of_modalities_lowers_the_loss_by_gradient_steps(rng):
+    sound, heat = (jnp.array(x, jnp.float32) for x in rng.normal(size=(2, 16, 8)))
+    loss = jax.jit(lambda x: objective.pair_loss(sound, x, tau=0.2))
+    step = jax.jit(lambda x: x - 0.1 * jax.grad(loss)(x))
+    first = loss(heat)
+    for _ in range(100):
+        heat = step(heat)
+    assert loss(heat) < 0.5 * first
+    before = lorentz.distance(sound, jnp.array(rng.normal(size=(16, 8)), jnp.float32)).mean()
+    assert lorentz.distance(sound, heat).mean() < before
+    assert entailment.entailment_loss(sound, heat).shape == (16,)

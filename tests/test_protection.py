@@ -1,0 +1,174 @@
+"""The rank rule, the bases, weighting, padding and seeds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import protected, random_problem
+
+import hmcl_jax
+from hmcl_jax.protection import bucket
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+
+def features_with_spectrum(rng, energies, dim, samples=200):
+    """Features whose second moment has exactly these eigenvalues (times the sample count)."""
+    left = np.linalg.qr(rng.normal(size=(samples, len(energies))))[0] * np.sqrt(samples)
+    right = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:, : len(energies)]
+    return left * np.sqrt(energies) @ right.T, right
+
+
+def protect_one(x, **options):
+    heads = hmcl_jax.identity_heads(["image"], x.shape[1], x.dtype)
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), {"image": x})
+    return hmcl_jax.protect(moments, heads, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "rank"),
+    [
+        ({"variance": 0.5}, 1),
+        ({"variance": 0.51}, 2),
+        ({"variance": 0.79}, 2),
+        ({"variance": 0.81}, 3),
+        ({"variance": 0.96}, 4),
+        ({"variance": 1.0}, 5),
+        ({"variance": 0.1, "min_rank": 3}, 3),
+        ({"variance": 0.1, "min_rank": 8}, 5),  # no more directions than there are
+        ({"variance": 0.96, "max_rank": 2}, 2),
+        ({"variance": 0.96, "width": 3}, 3),
+        ({"variance": 0.1, "min_rank": 0}, 1),
+    ],
+)
+def test_rank_rule(dtype, rng, options, rank):
+    x, right = features_with_spectrum(rng, [50, 30, 15, 4, 1], dim=12)
+    protection = protect_one(x.astype(dtype), **options)
+    assert int(protection.rank["image"]) == rank
+    V = np.asarray(protection.basis["image"])
+    np.testing.assert_array_equal(V[:, rank:], 0)
+    kept = V[:, :rank]
+    tolerance = 1e-4 if dtype == jnp.float32 else 1e-10
+    np.testing.assert_allclose(kept.T @ kept, np.eye(rank), atol=5e-7 if dtype == jnp.float32 else 1e-14)
+    np.testing.assert_allclose(kept @ kept.T, right[:, :rank] @ right[:, :rank].T, atol=tolerance)
+
+
+@pytest.mark.parametrize("x", [np.zeros((20, 6)), np.zeros((0, 6))], ids=["at the origin", "none"])
+def test_features_without_energy_protect_nothing(x):
+    protection = protect_one(x.astype(np.float32), variance=0.9, min_rank=4)
+    assert int(protection.rank["image"]) == 0
+    assert protection.basis["image"].shape[1] == 0
+
+
+def test_one_sample_and_constant_features_have_rank_one(rng):
+    x = np.float32(rng.normal(size=(1, 6)))
+    for features in (x, np.repeat(x, 50, axis=0)):
+        protection = protect_one(features, variance=1.0, min_rank=5)
+        assert int(protection.rank["image"]) == 1
+
+
+def test_uncentred_moment_protects_the_mean_direction(rng):
+    x = np.float32(rng.normal(size=(500, 6)) * 0.1 + np.array([3.0, 0, 0, 0, 0, 0]))
+    V = protect_one(x, variance=0.9).basis["image"]
+    assert abs(float(V[0, 0])) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("rank", "dim", "width"),
+    [(0, 512, 0), (1, 512, 32), (32, 512, 32), (33, 512, 64), (300, 512, 512), (5, 8, 8), (65, 100, 100)],
+)
+def test_widths_are_bucketed(rank, dim, width):
+    assert bucket(rank, dim) == width
+
+
+def test_image_of_the_basis_is_the_least_squares_fit(x64, rng):
+    problem = random_problem(rng, 6, [3, 4])
+    protection = protected(problem)
+    images = hmcl_jax.basis_image(protection)
+    for name, z in problem.lifted.items():
+        V = np.asarray(protection.basis[name])[:, : int(protection.rank[name])]
+        fit = np.linalg.lstsq(z[:, 1:] @ V, z @ problem.heads[name].T, rcond=None)[0]
+        np.testing.assert_allclose(np.asarray(images[name])[:, : V.shape[1]], fit.T, atol=1e-11)
+
+
+def test_joint_basis_is_one_basis_of_the_summed_moments(x64, rng):
+    problem = random_problem(rng, 8, [2, 3, 0], time_column=False)
+    protection = protected(problem, basis="joint")
+    ranks = {m: int(r) for m, r in protection.rank.items()}
+    assert ranks == {"m0": 5, "m1": 5, "m2": 0}
+    np.testing.assert_array_equal(protection.basis["m0"], protection.basis["m1"])
+    V = np.asarray(protection.basis["m0"])
+    for name in ("m0", "m1"):
+        x = problem.lifted[name][:, 1:]
+        np.testing.assert_allclose(x @ V @ V.T, x, atol=1e-11)
+        U = np.asarray(hmcl_jax.basis_image(protection)[name])
+        np.testing.assert_allclose(U, problem.heads[name][:, 1:] @ V, atol=1e-11)
+    step = hmcl_jax.closest_admissible(problem.delta, protection)
+    assert float(hmcl_jax.lorentz_defect(step, protection)) < 1e-20
+
+
+def test_weighting_by_tasks_lets_a_small_task_count(x64, rng):
+    large, small = np.zeros((1000, 4)), np.zeros((10, 4))
+    large[:, 0], small[:, 1] = rng.normal(size=1000) + 3, rng.normal(size=10) + 3
+    heads = hmcl_jax.identity_heads(["image"], 4, jnp.float64)
+    moments = hmcl_jax.init_moments(heads)
+    for x in (large, small):
+        moments = hmcl_jax.end_task(hmcl_jax.update_moments(moments, {"image": x}))
+    by_samples = hmcl_jax.protect(moments, heads, variance=0.9)
+    by_tasks = hmcl_jax.protect(moments, heads, variance=0.9, weighting="tasks")
+    assert int(by_samples.rank["image"]) == 1
+    assert int(by_tasks.rank["image"]) == 2
+    # A task that has not been ended counts as one more.
+    again = hmcl_jax.update_moments(
+        hmcl_jax.end_task(hmcl_jax.update_moments(hmcl_jax.init_moments(heads), {"image": large})),
+        {"image": small},
+    )
+    for x, y in zip(
+        jax.tree.leaves(hmcl_jax.protect(again, heads, variance=0.9, weighting="tasks")),
+        jax.tree.leaves(by_tasks),
+        strict=True,
+    ):
+        np.testing.assert_allclose(np.abs(x), np.abs(y), atol=1e-10)
+
+
+def test_a_leading_seed_axis_gives_the_protection_of_each_seed(dtype, rng):
+    problem = random_problem(rng, 7, [3, 2], dtype=dtype)
+    seeds = {m: np.stack([W, 2 * W, W[::-1]]) for m, W in problem.heads.items()}
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    together = hmcl_jax.protect(moments, seeds, variance=0.99)
+    for k in range(3):
+        alone = hmcl_jax.protect(moments, {m: W[k] for m, W in seeds.items()}, variance=0.99)
+        mine = jax.tree.map(lambda x, k=k: x[k], together)
+        for name, U in hmcl_jax.basis_image(alone).items():
+            np.testing.assert_allclose(hmcl_jax.basis_image(mine)[name], U, atol=2e-5)
+        assert {m: int(r) for m, r in mine.rank.items()} == {
+            m: int(r) for m, r in alone.rank.items()
+        }
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, lambda f: lambda *a: jax.vmap(f, (None, 0))(*a)])
+def test_protect_works_inside_transformations(rng, wrap):
+    problem = random_problem(rng, 7, [3, 2], dtype=np.float32)
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    heads = problem.heads
+    if wrap is not jax.jit:
+        heads = {m: W[None] for m, W in heads.items()}
+    inside = wrap(lambda m, h: hmcl_jax.protect(m, h, variance=0.9, width=4))(moments, heads)
+    outside = hmcl_jax.protect(moments, heads, variance=0.9, width=4)
+    for name in heads:
+        V, expected = inside.basis[name], outside.basis[name]
+        np.testing.assert_allclose(
+            V @ jnp.swapaxes(V, -1, -2), expected @ jnp.swapaxes(expected, -1, -2), atol=1e-5
+        )
+
+
+def test_repeated_calls_do_not_recompile(rng):
+    from hmcl_jax import protection as module
+
+    problem = random_problem(rng, 40, [3, 2], dtype=np.float32)
+    heads = {m: np.float32(W) for m, W in problem.heads.items()}
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), problem.lifted)
+    hmcl_jax.protect(moments, heads, variance=0.5)
+    sizes = module._spectra._cache_size(), module._build._cache_size()
+    hmcl_jax.protect(moments, heads, variance=0.99, min_rank=2)
+    assert (module._spectra._cache_size(), module._build._cache_size()) == sizes
