@@ -104,10 +104,11 @@ def finite(name: str, tree: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not is_concrete(leaf) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             continue
-        bad = int(jnp.sum(~jnp.isfinite(leaf)))
+        # In numpy: inside a transformation even operations on constants would be traced.
+        bad = int(np.sum(~np.isfinite(np.asarray(leaf))))
         if bad:
             at = jax.tree_util.keystr(path)
             raise ValueError(
                 f"{name}{at} must be finite, got {bad} NaN or infinite value(s) "
-                f"among {jnp.size(leaf)}."
+                f"among {np.size(leaf)}."
             )

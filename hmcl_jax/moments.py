@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks
@@ -127,11 +128,11 @@ def update_moments(
 def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike) -> None:
     if not (_checks.is_concrete(lifted) and _checks.is_concrete(K)):
         return
-    squares = lifted**2
-    found = squares[:, 0] - jnp.sum(squares[:, 1:], axis=-1)
-    wrong = jnp.abs(found - jnp.asarray(K, found.dtype)) > 1e-3 * squares[:, 0]
-    if bool(jnp.any(wrong)):
-        row = int(jnp.argmax(wrong))
+    squares = np.asarray(lifted) ** 2
+    found = squares[:, 0] - squares[:, 1:].sum(axis=-1)
+    wrong = np.abs(found - np.asarray(K, found.dtype)) > 1e-3 * squares[:, 0]
+    if wrong.any():
+        row = int(wrong.argmax())
         raise ValueError(
             f"{name} must lie on the hyperboloid with K = {K}, but row {row} has "
             f"-<z, z> = {float(found[row]):.6g}; is the time first, and K right?"

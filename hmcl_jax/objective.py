@@ -17,6 +17,7 @@ last, partial minibatch) have no effect.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks, entailment, lorentz
@@ -156,11 +157,10 @@ def prototype_loss(
         )
     valid = _valid_rows(valid, rows)
     if _checks.is_concrete(labels) and _checks.is_concrete(valid):
-        bad = (labels < 0) | (labels >= classes)
-        if bool(jnp.any(bad & valid)):
-            raise ValueError(
-                f"labels must be in [0, {classes}), got {int(labels[jnp.argmax(bad & valid)])}."
-            )
+        shown = np.asarray(labels)[np.asarray(valid)]
+        bad = shown[(shown < 0) | (shown >= classes)]
+        if bad.size:
+            raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
     logits = _logits(prototypes, specific, tau, K)
     weights = valid.astype(logits.dtype)
     labels = jnp.where(valid, labels, 0)

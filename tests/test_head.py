@@ -72,7 +72,9 @@ def test_select_heads_names_what_is_missing_or_misshapen():
     tree = {"params": {"image": hmcl_jax.identity_head(3), "scale": jnp.ones(())}}
     with pytest.raises(ValueError, match=r"heads\['text'\] = 'params/text'.*params/image"):
         hmcl_jax.select_heads(tree, {"text": "params/text"})
-    with pytest.raises(ValueError, match=r"'params/scale'.*got shape \(\).*heads=\{modality: path\}"):
+    with pytest.raises(
+        ValueError, match=r"'params/scale'.*got shape \(\).*heads=\{modality: path\}"
+    ):
         hmcl_jax.select_heads(tree)
     with pytest.raises(ValueError, match="one dimension"):
         hmcl_jax.select_heads({"a": hmcl_jax.identity_head(3), "b": hmcl_jax.identity_head(4)})

@@ -13,6 +13,7 @@ from hmcl_jax import lorentz
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
+
 @pytest.mark.parametrize("K", CURVATURES)
 def test_values_in_float64_equal_60_digits(x64, rng, K):
     for x, y in pairs(rng):
@@ -66,9 +67,7 @@ def test_gradient_of_the_distance_equals_60_digits(x64, rng):
 
 def test_gradient_towards_the_origin_is_right_at_the_origin(x64):
     y = jnp.array([3.0, 4.0])
-    np.testing.assert_allclose(
-        jax.grad(lorentz.distance)(jnp.zeros(2), y), -y / 5, rtol=1e-14
-    )
+    np.testing.assert_allclose(jax.grad(lorentz.distance)(jnp.zeros(2), y), -y / 5, rtol=1e-14)
 
 
 def test_second_derivatives_of_the_inner_product(x64, rng):

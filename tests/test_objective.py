@@ -30,7 +30,9 @@ def test_pair_loss_is_the_papers(x64, rng):
     text, image = rng.normal(size=(2, 20, 8))
     for tau, weight in ((0.07, 0.2), (0.5, 1.0)):
         ours = objective.pair_loss(text, image, tau=tau, entailment_weight=weight)
-        np.testing.assert_allclose(float(ours), plain_loss(text, image, tau, weight=weight), rtol=1e-11)
+        np.testing.assert_allclose(
+            float(ours), plain_loss(text, image, tau, weight=weight), rtol=1e-11
+        )
 
 
 def batch(rng, classes, rows, dtype, dim=16):
@@ -70,9 +72,7 @@ def test_prototype_form_equals_the_pair_form(dtype, rng, classes, valid_rows):
 def test_padded_pairs_have_no_effect(dtype, rng):
     text, image = rng.normal(size=(2, 12, 6)).astype(dtype)
     valid = np.arange(12) < 9
-    whole = jax.jit(
-        jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1, valid=valid), (0, 1))
-    )
+    whole = jax.jit(jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1, valid=valid), (0, 1)))
     part = jax.jit(jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1), (0, 1)))
     for ours, expected in zip(
         whole(jnp.array(text), jnp.array(image)),

@@ -49,7 +49,10 @@ def test_agrees_with_brute_force_of_the_constrained_problem(seed):
         )
         ca = closest_admissible(problem.delta, protection)
         mr = minimal_rotation(problem.delta, protection)
-        for ours, reference in ((ca, brute_force(problem)), (mr, brute_force(problem, rotate=False))):
+        for ours, reference in (
+            (ca, brute_force(problem)),
+            (mr, brute_force(problem, rotate=False)),
+        ):
             for name in problem.heads:
                 np.testing.assert_array_equal(ours[name][:, 0], 0)
                 np.testing.assert_allclose(ours[name][:, 1:], reference[name], atol=1e-9)
@@ -57,8 +60,8 @@ def test_agrees_with_brute_force_of_the_constrained_problem(seed):
 
 def test_shared_features_of_two_modalities_make_the_stacked_images_singular(rng):
     problem = random_problem(rng, 6, [3, 3])
-    same = {name: problem.lifted["m0"] for name in problem.lifted}
-    heads = {name: problem.heads["m0"] for name in problem.heads}
+    same = dict.fromkeys(problem.lifted, problem.lifted["m0"])
+    heads = dict.fromkeys(problem.heads, problem.heads["m0"])
     problem = problem._replace(lifted=same, heads=heads)
     ca = closest_admissible(problem.delta, protected(problem))
     reference = brute_force(problem)
@@ -224,9 +227,10 @@ def test_residual_strain_is_what_no_map_of_the_outputs_explains(rng):
     W[:, 1:] = W[:, 1:] @ (np.eye(4) - np.outer(span[:, 0], span[:, 0]))  # one image collapses
     parts = hmcl_jax.strain(problem.delta, protected(problem))["m0"]
     x, y = fitted_outputs(problem, "m0")
-    motion = x @ problem.delta["m0"][:, 1:].T + (
-        x @ np.linalg.pinv(x) @ problem.lifted["m0"][:, :1]
-    ) @ problem.delta["m0"][:, :1].T
+    motion = (
+        x @ problem.delta["m0"][:, 1:].T
+        + (x @ np.linalg.pinv(x) @ problem.lifted["m0"][:, :1]) @ problem.delta["m0"][:, :1].T
+    )
     unexplained = motion - y @ np.linalg.pinv(y, rcond=1e-10) @ motion
     np.testing.assert_allclose(
         (np.asarray(parts.residual) ** 2).sum(), (unexplained**2).sum(), rtol=1e-9

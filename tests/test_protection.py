@@ -49,7 +49,9 @@ def test_rank_rule(dtype, rng, options, rank):
     np.testing.assert_array_equal(V[:, rank:], 0)
     kept = V[:, :rank]
     tolerance = 1e-4 if dtype == jnp.float32 else 1e-10
-    np.testing.assert_allclose(kept.T @ kept, np.eye(rank), atol=5e-7 if dtype == jnp.float32 else 1e-14)
+    np.testing.assert_allclose(
+        kept.T @ kept, np.eye(rank), atol=5e-7 if dtype == jnp.float32 else 1e-14
+    )
     np.testing.assert_allclose(kept @ kept.T, right[:, :rank] @ right[:, :rank].T, atol=tolerance)
 
 
@@ -75,7 +77,15 @@ def test_uncentred_moment_protects_the_mean_direction(rng):
 
 @pytest.mark.parametrize(
     ("rank", "dim", "width"),
-    [(0, 512, 0), (1, 512, 32), (32, 512, 32), (33, 512, 64), (300, 512, 512), (5, 8, 8), (65, 100, 100)],
+    [
+        (0, 512, 0),
+        (1, 512, 32),
+        (32, 512, 32),
+        (33, 512, 64),
+        (300, 512, 512),
+        (5, 8, 8),
+        (65, 100, 100),
+    ],
 )
 def test_widths_are_bucketed(rank, dim, width):
     assert bucket(rank, dim) == width

@@ -1,0 +1,344 @@
+"""One contract for hmcl_project (all variants) and task_anchor, behind and inside Optax.
+
+Every transformation: keeps dtypes, compiles once, works behind every optimizer and inside every
+wrapper, under jit, vmap, scan, cond and donation, and its state survives a round trip.
+"""
+
+import collections
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+import pytest
+from problems import protected, random_problem
+
+import hmcl_jax
+
+DIM = 6
+VARIANTS = ["mr", "ca", "rotation"]
+STAGES = {
+    "mr": lambda: hmcl_jax.hmcl_project("mr"),
+    "ca": lambda: hmcl_jax.hmcl_project("ca"),
+    "rotation": lambda: hmcl_jax.hmcl_project("rotation"),
+    "anchor": lambda: hmcl_jax.task_anchor(0.2),
+}
+OPTIMIZERS = {
+    "sgd": lambda: optax.sgd(1e-2, momentum=0.9),
+    "adam": lambda: optax.adam(1e-2),
+    "adamw": lambda: optax.adamw(1e-2, weight_decay=0.1),
+    "lion": lambda: optax.lion(1e-2),
+    "adafactor": lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2),
+    "muon": lambda: optax.contrib.muon(1e-2),
+}
+
+
+@pytest.fixture
+def problem(rng):
+    return random_problem(rng, DIM, [2, 3], dtype=np.float32, time_column=False)
+
+
+def heads_of(problem):
+    return {m: jnp.array(W) for m, W in problem.heads.items()}
+
+
+def gradients(params, seed=0):
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    return structure.unflatten(
+        [jax.random.normal(k, x.shape).astype(x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    )
+
+
+def run(tx, state, params, steps=4):
+    step = jax.jit(tx.update)
+    for k in range(steps):
+        updates, state = step(gradients(params, k), state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+def assert_protected(problem, before, after, variant, tolerance=1e-5):
+    """Protected points kept their Lorentz products; under mr they did not move at all."""
+    outputs = [
+        np.concatenate([problem.lifted[m] @ np.asarray(W[m], np.float32).T for m in problem.heads])
+        for W in (before, after)
+    ]
+    moved = np.abs(outputs[1] - outputs[0]).max()
+    grams = [y @ y.T for y in outputs]
+    distortion = np.abs(grams[1] - grams[0]).max() / np.abs(grams[0]).max()
+    if variant == "mr":
+        assert moved < tolerance * np.abs(outputs[0]).max()
+    else:
+        assert moved > 1e-3
+    # First-order CA distorts by the square of the motion; the finite rotation not at all.
+    limit = (moved / np.abs(outputs[0]).max()) ** 2 * 10 if variant == "ca" else tolerance
+    assert distortion < limit
+    assert any(float(jnp.abs(after[m] - before[m]).max()) > 1e-3 for m in before)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_protects_behind_every_optimizer(problem, optimizer, variant):
+    params = heads_of(problem)
+    tx = optax.chain(
+        OPTIMIZERS[optimizer](), hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(0.1)
+    )
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    after, _ = run(tx, state, params)
+    assert_protected(problem, params, after, variant)
+
+
+def in_chain(stage):
+    return optax.chain(optax.adamw(1e-2), stage, hmcl_jax.task_anchor(0.1))
+
+
+def in_named_chain(stage):
+    return optax.named_chain(
+        ("adamw", optax.adamw(1e-2)), ("project", stage), ("hold", hmcl_jax.task_anchor(0.1))
+    )
+
+
+def in_masked(stage):
+    mask = {"m0": True, "m1": True, "scale": False}
+    return optax.chain(
+        optax.adamw(1e-2), optax.masked(stage, mask), optax.masked(hmcl_jax.task_anchor(0.1), mask)
+    )
+
+
+def in_partition(stage):
+    labels = {"m0": "heads", "m1": "heads", "scale": "rest"}
+    return optax.partition({"heads": in_chain(stage), "rest": optax.sgd(1e-2)}, labels)
+
+
+def in_multi_steps(stage):
+    return optax.MultiSteps(in_chain(stage), every_k_schedule=2).gradient_transformation()
+
+
+def in_apply_if_finite(stage):
+    return optax.apply_if_finite(in_chain(stage), max_consecutive_errors=3)
+
+
+def in_inject_hyperparams(stage):
+    return optax.inject_hyperparams(
+        lambda learning_rate: optax.chain(
+            optax.adamw(learning_rate), stage, hmcl_jax.task_anchor(0.1)
+        )
+    )(learning_rate=1e-2)
+
+
+WRAPPERS = [
+    in_chain,
+    in_named_chain,
+    in_masked,
+    in_partition,
+    in_multi_steps,
+    in_apply_if_finite,
+    in_inject_hyperparams,
+]
+WITH_OTHER_LEAVES = [in_masked, in_partition]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_protects_inside_every_wrapper(problem, wrapper, variant):
+    params = heads_of(problem)
+    if wrapper in WITH_OTHER_LEAVES:
+        params["scale"] = jnp.ones(())
+    tx = wrapper(hmcl_jax.hmcl_project(variant))
+    before = tx.init(params)
+    state = hmcl_jax.begin_task(before, params, protected(problem))
+    assert jax.tree.structure(state) == jax.tree.structure(before)
+    after, _ = run(tx, state, params)
+    heads = {m: W for m, W in params.items() if m != "scale"}
+    assert_protected(problem, heads, {m: after[m] for m in heads}, variant)
+    if "scale" in params:
+        assert float(after["scale"]) != 1.0
+    # A second task begins from where the first ended.
+    state = hmcl_jax.begin_task(
+        state, after, protected(problem._replace(heads={m: np.asarray(after[m]) for m in heads}))
+    )
+    last, _ = run(tx, state, after)
+    assert_protected(problem, {m: after[m] for m in heads}, {m: last[m] for m in heads}, variant)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_keeps_bfloat16(problem, stage):
+    params = {m: W.astype(jnp.bfloat16) for m, W in heads_of(problem).items()}
+    tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), problem.lifted)
+    state = hmcl_jax.begin_task(tx.init(params), params, hmcl_jax.protect(moments, params))
+    updates, new_state = tx.update(gradients(params), state, params)
+    assert {x.dtype for x in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+    after = optax.apply_updates(params, updates)
+    assert {x.dtype for x in jax.tree.leaves(after)} == {jnp.dtype(jnp.bfloat16)}
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, new_state)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_compiles_once_whatever_the_task_and_the_rank(rng, stage):
+    params = {f"m{i}": hmcl_jax.identity_head(40) for i in range(2)}
+    tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
+    update = jax.jit(chex.assert_max_traces(tx.update, n=1))
+    state = tx.init(params)
+    chex.clear_trace_counter()
+    for ranks in ([2, 3], [20, 1], [0, 31]):
+        problem = random_problem(rng, 40, ranks, dtype=np.float32)
+        problem = problem._replace(heads={m: np.asarray(W) for m, W in params.items()})
+        state = hmcl_jax.begin_task(state, params, protected(problem))
+        for k in range(2):
+            updates, state = update(gradients(params, k), state, params)
+            params = optax.apply_updates(params, updates)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_extra_arguments_are_swallowed(problem, stage):
+    params = heads_of(problem)
+    tx = STAGES[stage]()
+    updates, _ = tx.update(gradients(params), tx.init(params), params, value=1.0, anything=2)
+    assert sorted(updates) == sorted(params)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_map_params_and_abstract_init(problem, stage):
+    params = heads_of(problem)
+    tx = optax.chain(optax.adam(1e-2), STAGES[stage]())
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    chex.assert_trees_all_equal(optax.tree.map_params(tx, lambda x: x, state), state)
+    abstract = jax.eval_shape(tx.init, params)
+    chex.assert_trees_all_equal_shapes_and_dtypes(abstract, tx.init(params))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_state_is_stable_through_scan_and_cond(problem, stage):
+    params = heads_of(problem)
+    tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+
+    def step(carry, k):
+        params, state = carry
+        g = jax.tree.map(lambda x: jnp.sin(x * (k + 1)), params)
+        updates, new_state = tx.update(g, state, params)
+        new_state = jax.lax.cond(k >= 0, lambda: new_state, lambda: state)
+        return (optax.apply_updates(params, updates), new_state), None
+
+    (scanned, _), _ = jax.lax.scan(step, (params, state), jnp.arange(5, dtype=jnp.float32))
+    carry = params, state
+    for k in range(5):
+        carry, _ = step(carry, jnp.float32(k))
+    chex.assert_trees_all_close(scanned, carry[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_tasks_can_change_inside_a_scan(problem, stage):
+    params = heads_of(problem)
+    tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), problem.lifted)
+    state = hmcl_jax.begin_task(
+        tx.init(params), params, hmcl_jax.protect(hmcl_jax.init_moments(params), params, width=4)
+    )
+
+    def task(carry, k):
+        params, state = carry
+        state = hmcl_jax.begin_task(state, params, hmcl_jax.protect(moments, params, width=4))
+        updates, state = tx.update(jax.tree.map(jnp.cos, params), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    (after, _), _ = jax.jit(lambda c: jax.lax.scan(task, c, jnp.arange(3)))((params, state))
+    assert all(bool(jnp.isfinite(W).all()) for W in after.values())
+    assert any(float(jnp.abs(after[m] - params[m]).max()) > 1e-3 for m in params)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_seeds_on_a_leading_axis_equal_single_runs(problem, variant):
+    tx = hmcl_jax.hmcl(1e-2, variant=variant, beta=0.1)
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    params = {m: jnp.stack([W, 1.5 * W, W[::-1]]) for m, W in heads_of(problem).items()}
+    protection = hmcl_jax.protect(moments, params, variance=1.0)
+    state = hmcl_jax.begin_task(jax.vmap(tx.init)(params), params, protection)
+    update = jax.jit(jax.vmap(tx.update))
+    together = params
+    for k in range(3):
+        updates, state = update(gradients(params, k), state, together)
+        together = optax.apply_updates(together, updates)
+    for seed in range(3):
+        alone = {m: W[seed] for m, W in params.items()}
+        own = hmcl_jax.begin_task(
+            tx.init(alone), alone, hmcl_jax.protect(moments, alone, variance=1.0)
+        )
+        for k in range(3):
+            g = {m: x[seed] for m, x in gradients(params, k).items()}
+            updates, own = jax.jit(tx.update)(g, own, alone)
+            alone = optax.apply_updates(alone, updates)
+        chex.assert_trees_all_close({m: W[seed] for m, W in together.items()}, alone, atol=2e-5)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_buffers_can_be_donated(problem, stage):
+    params = heads_of(problem)
+    tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    expected, _ = run(tx, state, params, steps=3)
+    step = jax.jit(
+        lambda p, s, g: (lambda u, s: (optax.apply_updates(p, u), s))(*tx.update(g, s, p)),
+        donate_argnums=(0, 1),
+    )
+    fresh = heads_of(problem)
+    state = hmcl_jax.begin_task(tx.init(fresh), fresh, protected(problem))
+    for k in range(3):
+        fresh, state = step(fresh, state, gradients(fresh, k))
+    chex.assert_trees_all_close(fresh, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumes_bitwise_from_numpy(problem, variant):
+    params = heads_of(problem)
+    tx = hmcl_jax.hmcl(1e-2, variant=variant, beta=0.1)
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    middle, state = run(tx, state, params, steps=2)
+    expected, _ = run(tx, state, middle)
+    saved = jax.tree.map(np.asarray, (middle, state))
+    again, _ = run(tx, jax.tree.map(jnp.asarray, saved[1]), jax.tree.map(jnp.asarray, saved[0]))
+    chex.assert_trees_all_equal(again, expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_our_states_are_touched_whatever_parameters_are_called(rng, variant):
+    # Parameters named like every field that we have, behind an Adam that mirrors them.
+    names = ["anchor", "basis", "protection", "rotation", "beta", "shared_basis", "turned"]
+    problem = random_problem(rng, DIM, [2] * len(names), dtype=np.float32, time_column=False)
+    rename = dict(zip(problem.heads, names, strict=True))
+    problem = type(problem)(*({rename[m]: x for m, x in part.items()} for part in problem))
+    params = heads_of(problem)
+    tx = optax.named_chain(
+        ("anchor", optax.adamw(1e-2)),
+        ("basis", hmcl_jax.hmcl_project(variant)),
+        ("protection", hmcl_jax.task_anchor(0.1)),
+    )
+    _, state = run(tx, tx.init(params), params, steps=2)
+    begun = hmcl_jax.begin_task(state, params, protected(problem))
+    assert isinstance(begun, collections.OrderedDict) == isinstance(state, collections.OrderedDict)
+    chex.assert_trees_all_equal(begun["anchor"], state["anchor"])
+    chex.assert_trees_all_equal(begun["protection"].anchor, params)
+    after, _ = run(tx, begun, params)
+    assert_protected(problem, params, after, variant, tolerance=1e-4)
+
+
+def test_learning_still_happens(problem):
+    params = heads_of(problem)
+    target = {m: W + 0.3 for m, W in params.items()}
+
+    def loss(p):
+        return sum(jnp.sum((p[m] - target[m]) ** 2) for m in p)
+
+    for variant in VARIANTS:
+        tx = hmcl_jax.hmcl(3e-2, variant=variant, beta=0.0)
+        state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+        step = jax.jit(lambda p, s, tx=tx: tx.update(jax.grad(loss)(p), s, p))
+        now = params
+        for _ in range(60):
+            updates, state = step(now, state)
+            now = optax.apply_updates(now, updates)
+        assert loss(now) < 0.8 * loss(params)

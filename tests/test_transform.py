@@ -1,0 +1,292 @@
+"""What the transformations do, step by step, and how begin_task treats its input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import protected, random_problem
+
+import hmcl_jax
+from hmcl_jax import HmclProjectState, TaskAnchorState, lorentz
+
+
+def test_before_any_task_the_spatial_block_passes_and_the_time_column_is_held(rng):
+    problem = random_problem(rng, 5, [3, 2], dtype=np.float32)
+    for variant in ("mr", "ca", "rotation"):
+        tx = hmcl_jax.hmcl_project(variant)
+        updates, _ = tx.update(problem.delta, tx.init(problem.heads), problem.heads)
+        released = hmcl_jax.hmcl_project(variant, hold_time=False)
+        free, _ = released.update(problem.delta, released.init(problem.heads), problem.heads)
+        for name, delta in problem.delta.items():
+            np.testing.assert_array_equal(updates[name][:, 1:], delta[:, 1:])
+            np.testing.assert_array_equal(updates[name][:, 0], 0)
+            np.testing.assert_array_equal(free[name], delta)
+
+
+@pytest.mark.parametrize("variant", ["mr", "ca", "rotation"])
+def test_the_time_column_is_held_or_released_during_a_task(rng, variant):
+    problem = random_problem(rng, 5, [3, 2], dtype=np.float32)
+    for hold in (True, False):
+        tx = hmcl_jax.hmcl_project(variant, hold_time=hold)
+        state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+        updates, _ = tx.update(problem.delta, state, problem.heads)
+        for name, delta in problem.delta.items():
+            np.testing.assert_array_equal(updates[name][:, 0], 0 if hold else delta[:, 0])
+
+
+def test_the_transformations_are_the_pure_functions(rng):
+    problem = random_problem(rng, 5, [3, 2], dtype=np.float32)
+    protection = protected(problem)
+    for variant, function in (
+        ("mr", hmcl_jax.minimal_rotation),
+        ("ca", hmcl_jax.closest_admissible),
+    ):
+        tx = hmcl_jax.hmcl_project(variant)
+        state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protection)
+        updates, _ = tx.update(problem.delta, state)
+        for name, expected in function(problem.delta, protection).items():
+            np.testing.assert_array_equal(updates[name], expected)
+
+
+def test_anchor_follows_its_recursion(x64, rng):
+    start = {"image": rng.normal(size=(3, 4))}
+    tx = hmcl_jax.task_anchor(0.15)
+    state = hmcl_jax.begin_task(tx.init(start), start, None)
+    W = start["image"]
+    params = start
+    for _ in range(10):
+        u = rng.normal(size=(3, 4))
+        W = 0.15 * start["image"] + 0.85 * (W + u)
+        updates, state = tx.update({"image": u}, state, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(params["image"], W, rtol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("variant", ["mr", "ca"])
+def test_anchoring_obeys_the_bound(rng, beta, variant):
+    problem = random_problem(rng, 6, [2, 3], dtype=np.float32)
+    tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(beta))
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    step = jax.jit(tx.update)
+    longest, now, furthest = 0.0, params, 0.0
+    direction = {m: rng.normal(size=W.shape).astype(np.float32) for m, W in params.items()}
+    for _ in range(200):  # always the same way, the worst case
+        delta = {
+            m: x + 0.1 * rng.normal(size=x.shape).astype(np.float32) for m, x in direction.items()
+        }
+        longest = max(longest, np.sqrt(sum((x**2).sum() for x in delta.values())))
+        updates, state = step(delta, state, now)
+        now = optax.apply_updates(now, updates)
+        gone = np.sqrt(sum(float(((now[m] - params[m]) ** 2).sum()) for m in now))
+        furthest = max(furthest, gone)
+    assert furthest <= (1 - beta) / beta * longest * (1 + 1e-5)
+    assert furthest > 0.2 * (1 - beta) / beta * longest
+    moved = {m: now[m] - params[m] for m in now}
+    relative = hmcl_jax.lorentz_defect(moved, protected(problem)) / furthest**2
+    assert float(relative) < 1e-9
+
+
+def test_projecting_the_gradient_is_not_enough_projecting_the_step_is(x64):
+    # The paper's counterexample in the head of a plane: admissible directions are span([1, 1]),
+    # the preconditioner is diag(1, 2).
+    heads = hmcl_jax.identity_heads(["image"], 2, jnp.float64)
+    protected_point = np.array([[1.0, -1.0]])
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), {"image": protected_point})
+    protection = hmcl_jax.protect(moments, heads)
+
+    def precondition(updates, params=None):
+        return {"image": -0.1 * updates["image"] * jnp.array([[1.0, 1.0, 2.0]])}
+
+    scaling = optax.stateless(precondition)
+    gradient = {"image": jnp.array([[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]])}
+
+    def motion(tx):
+        state = hmcl_jax.begin_task(tx.init(heads), heads, protection)
+        updates, _ = tx.update(gradient, state, heads)
+        return np.abs(np.asarray(updates["image"])[:, 1:] @ protected_point[0]).max()
+
+    before = motion(optax.chain(hmcl_jax.hmcl_project("mr"), scaling))
+    after = motion(optax.chain(scaling, hmcl_jax.hmcl_project("mr")))
+    np.testing.assert_allclose(before, 0.1)
+    assert after < 1e-15
+
+
+@pytest.mark.parametrize("variant", ["mr", "ca"])
+def test_the_same_with_adamw_itself(rng, variant):
+    problem = random_problem(rng, 8, [3, 3], dtype=np.float32)
+    protection = protected(problem)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+
+    def defect(*stages):
+        tx = optax.chain(*stages)
+        state = hmcl_jax.begin_task(tx.init(params), params, protection)
+        updates, _ = tx.update(problem.delta, state, params)
+        size = sum(float((u**2).sum()) for u in updates.values())
+        return float(hmcl_jax.lorentz_defect(updates, protection)) / size
+
+    pre = defect(hmcl_jax.hmcl_project(variant), optax.adamw(1e-2))
+    post = defect(optax.adamw(1e-2), hmcl_jax.hmcl_project(variant))
+    print(f"defect per squared step with {variant} before AdamW {pre:.3g}, behind it {post:.3g}")
+    assert pre > 1
+    assert post < 1e-10
+
+
+def distortions(problem, before, after):
+    """Largest relative change of Lorentz products (intra and cross) and of radii."""
+
+    def lifted(W):
+        y = {m: problem.lifted[m].astype(np.float64) @ np.asarray(W[m], np.float64).T for m in W}
+        return np.asarray(np.concatenate(list(y.values())))
+
+    a, b = lifted(before), lifted(after)
+    with jax.enable_x64(True):
+        products = [np.asarray(lorentz.inner(y[:, None], y[None])) for y in (a, b)]
+    radii = [np.linalg.norm(y, axis=1) for y in (a, b)]
+    return (
+        np.abs(products[1] / products[0] - 1).max(),
+        np.abs(radii[1] / radii[0] - 1).max(),
+    )
+
+
+def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng):
+    problem = random_problem(rng, 128, [20, 20], samples=60, dtype=np.float32, time_column=False)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), problem.lifted)
+    protection = hmcl_jax.protect(moments, params, variance=1.0)
+    assert {int(r) for r in protection.rank.values()} == {20}
+    drift = {m: 2e-3 * rng.normal(size=W.shape).astype(np.float32) for m, W in params.items()}
+    found = {}
+    for variant in ("ca", "rotation"):
+        tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(0.1))
+        state = hmcl_jax.begin_task(tx.init(params), params, protection)
+
+        def step(carry, key, tx=tx):
+            now, state = carry
+            delta = {
+                m: x + 1e-3 * jax.random.normal(jax.random.fold_in(key, i), x.shape)
+                for i, (m, x) in enumerate(drift.items())
+            }
+            updates, state = tx.update(delta, state, now)
+            return (optax.apply_updates(now, updates), state), None
+
+        keys = jax.random.split(jax.random.key(0), 1000)
+        (after, _), _ = jax.jit(lambda c, step=step: jax.lax.scan(step, c, keys))((params, state))
+        moved = max(float(jnp.abs(after[m] - params[m]).max()) for m in params)
+        found[variant] = distortions(problem, params, after)
+        products, radii = found[variant]
+        print(f"{variant}: products off by {products:.2e}, radii by {radii:.2e}, moved {moved:.2e}")
+        assert moved > 1e-2
+    assert max(found["rotation"]) < 1e-4
+    assert min(found["ca"]) > 10 * max(found["rotation"])
+
+
+def test_finite_rotation_starts_as_first_order_ca(x64, rng):
+    problem = random_problem(rng, 6, [2, 3])
+    protection = protected(problem)
+    tiny = {m: 1e-6 * x for m, x in problem.delta.items()}
+    for beta in (0.0, 0.25):
+        steps = {}
+        for variant in ("ca", "rotation"):
+            tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(beta))
+            state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protection)
+            params = problem.heads
+            for _ in range(3):
+                updates, state = tx.update(tiny, state, params)
+                params = optax.apply_updates(params, updates)
+            steps[variant] = {m: params[m] - problem.heads[m] for m in params}
+        for m in problem.heads:
+            np.testing.assert_allclose(steps["rotation"][m], steps["ca"][m], atol=1e-10)
+            assert np.abs(steps["ca"][m]).max() > 1e-7
+
+
+def test_finite_rotation_makes_good_what_was_dropped(x64, rng):
+    problem = random_problem(rng, 6, [2, 3], time_column=False)
+    tx = hmcl_jax.hmcl_project("rotation")
+    state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+    _, state = tx.update(problem.delta, state, problem.heads)  # the update is thrown away
+    updates, state = tx.update(problem.delta, state, problem.heads)
+    after = optax.apply_updates(problem.heads, updates)
+    assert max(distortions(problem, problem.heads, after)) < 1e-12
+
+
+def test_the_rotation_learns_the_beta_of_the_anchor_behind_it(rng):
+    problem = random_problem(rng, 5, [2, 2, 2], dtype=np.float32)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+
+    def betas(tx):
+        state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+        ours = jax.tree.leaves(state, is_leaf=lambda n: isinstance(n, HmclProjectState))
+        return [
+            round(float(n.rotation.beta), 3)
+            for n in ours
+            if isinstance(n, HmclProjectState) and n.rotation is not None
+        ]
+
+    rotation = hmcl_jax.hmcl_project("rotation")
+    assert betas(rotation) == [0]
+    assert betas(optax.chain(rotation, hmcl_jax.task_anchor(0.3))) == [0.3]
+    inside = optax.chain(rotation, hmcl_jax.task_anchor(0.3))
+    groups = {"a": inside, "b": optax.chain(hmcl_jax.hmcl_project("mr"), hmcl_jax.task_anchor(0.1))}
+    assert betas(optax.partition(groups, {"m0": "a", "m1": "a", "m2": "b"})) == [0.3]
+    heads_only = hmcl_jax.task_anchor(0.2, heads={"m0": "m0"})  # does not cover the heads
+    assert betas(optax.chain(rotation, heads_only)) == [0]
+    with pytest.raises(ValueError, match="one task_anchor behind it, got 2"):
+        betas(optax.chain(rotation, hmcl_jax.task_anchor(0.2), hmcl_jax.task_anchor(0.1)))
+
+
+def test_heads_that_cannot_turn_together_stay_where_they_are(x64, rng):
+    problem = random_problem(rng, 5, [2, 3], time_column=False)
+    tx = optax.partition(
+        {"a": hmcl_jax.hmcl_project("ca"), "b": hmcl_jax.hmcl_project("ca")},
+        {"m0": "a", "m1": "b"},
+    )
+    state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+    updates, _ = tx.update(problem.delta, state, problem.heads)
+    expected = hmcl_jax.minimal_rotation(problem.delta, protected(problem))
+    for m, u in updates.items():
+        np.testing.assert_allclose(u, expected[m], atol=1e-12)
+    # With nothing protected in the other group, the first may turn.
+    alone = problem._replace(lifted={**problem.lifted, "m1": problem.lifted["m1"][:0]})
+    state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(alone))
+    updates, _ = tx.update(problem.delta, state, problem.heads)
+    expected = hmcl_jax.closest_admissible(problem.delta, protected(alone))
+    for m, u in updates.items():
+        np.testing.assert_allclose(u, expected[m], atol=1e-12)
+
+
+def test_beta_can_be_injected_and_changed(rng):
+    problem = random_problem(rng, 4, [2], dtype=np.float32)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    tx = optax.inject_hyperparams(hmcl_jax.hmcl)(1e-2, beta=0.1)
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    state.hyperparams["beta"] = jnp.asarray(0.9)
+    strong, _ = jax.jit(tx.update)(problem.delta, state, params)
+    state.hyperparams["beta"] = jnp.asarray(0.0)
+    weak, _ = jax.jit(tx.update)(problem.delta, state, params)
+    np.testing.assert_allclose(strong["m0"], 0.1 * weak["m0"], rtol=1e-4, atol=1e-8)
+
+
+def test_none_protects_nothing_and_keeps_the_shapes(rng):
+    problem = random_problem(rng, 5, [3, 2], dtype=np.float32)
+    tx = hmcl_jax.hmcl(1e-2)
+    state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+    cleared = hmcl_jax.begin_task(state, problem.heads, None)
+    assert jax.tree.map(jnp.shape, cleared) == jax.tree.map(jnp.shape, state)
+    project = next(s for s in cleared if isinstance(s, HmclProjectState))
+    updates, _ = hmcl_jax.hmcl_project("ca").update(problem.delta, project)
+    np.testing.assert_array_equal(updates["m0"][:, 1:], problem.delta["m0"][:, 1:])
+
+
+def test_the_anchor_is_a_copy(rng):
+    problem = random_problem(rng, 5, [3], dtype=np.float32)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    tx = hmcl_jax.hmcl(1e-2, variant="rotation")
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    pointers = {x.unsafe_buffer_pointer() for x in params.values()}
+    for leaf in jax.tree.leaves(state):
+        assert leaf.unsafe_buffer_pointer() not in pointers
+    anchor = next(s for s in state if isinstance(s, TaskAnchorState))
+    np.testing.assert_array_equal(anchor.anchor["m0"], params["m0"])
