@@ -69,24 +69,32 @@ def matrices(**named: jax.Array) -> None:
     same_dimension(**named)
 
 
-def positive(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
-    """A positive finite scalar in the given dtype; traced values are trusted."""
+def number(name: str, value: ArrayLike) -> float | None:
+    """The value of a real scalar, or None if it is traced."""
+    if not is_concrete(value) and jnp.ndim(value) == 0:
+        return None
+    if not isinstance(value, int | float | np.number | np.ndarray | jax.Array):
+        raise TypeError(f"{name} must be a number, got {name} = {value!r}.")
     if jnp.ndim(value) != 0:
         raise ValueError(f"{name} must be a scalar, got shape {jnp.shape(value)}.")
-    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):  # type: ignore[arg-type]
+    return float(np.asarray(value))
+
+
+def positive(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
+    """A positive finite scalar in the given dtype; traced values are trusted."""
+    known = number(name, value)
+    if known is not None and not (np.isfinite(known) and known > 0):
         raise ValueError(f"{name} must be positive and finite, got {name} = {value}.")
     return jnp.asarray(value, dtype)
 
 
 def fraction(name: str, value: ArrayLike, *, low_open: bool, high_open: bool) -> None:
     """Refuses values outside the unit interval; traced values are trusted."""
-    if jnp.ndim(value) != 0:
-        raise ValueError(f"{name} must be a scalar, got shape {jnp.shape(value)}.")
-    if not is_concrete(value):
+    known = number(name, value)
+    if known is None:
         return
-    number = float(value)  # type: ignore[arg-type]
-    low_ok = number > 0 if low_open else number >= 0
-    high_ok = number < 1 if high_open else number <= 1
+    low_ok = known > 0 if low_open else known >= 0
+    high_ok = known < 1 if high_open else known <= 1
     if not (low_ok and high_ok):
         interval = f"{'(' if low_open else '['}0, 1{')' if high_open else ']'}"
         raise ValueError(f"{name} must be in {interval}, got {name} = {value}.")

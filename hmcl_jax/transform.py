@@ -27,6 +27,7 @@ from hmcl_jax.projection import (
 from hmcl_jax.protection import Protection, empty_protection, restrict
 
 VARIANTS = ("mr", "ca", "rotation")
+NO_PARAMS = "{} needs the current parameters: call update(updates, state, params)."
 
 
 class FiniteRotationState(NamedTuple):
@@ -149,7 +150,7 @@ def hmcl_project(
             corrected = closest_admissible(delta, protection, hold_time=hold_time)
         else:
             if params is None:
-                raise ValueError(optax.NO_PARAMS_MSG)
+                raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
             since = jax.tree.map(
                 lambda start, now: None if _is_masked(start) else now - start,
                 state.rotation.anchor,
@@ -271,7 +272,7 @@ def task_anchor(
     ) -> tuple[Any, TaskAnchorState]:
         del extra_args
         if params is None:
-            raise ValueError(optax.NO_PARAMS_MSG)
+            raise ValueError(NO_PARAMS.format("task_anchor"))
 
         def anchored(start: Any, update: Any, now: Any) -> Any:
             if _is_masked(start) or not jnp.issubdtype(update.dtype, jnp.floating):

@@ -51,9 +51,9 @@ def exterior_angle(x, y, K):
     return mp.acos(max(mp.mpf(-1), min(mp.mpf(1), cosine)))
 
 
-def gradient(function, x, step=mp.mpf(10) ** -25):
+def gradient(function, x):
     """Central differences of a function of one vector, exact to far beyond double precision."""
-    x = _vector(x)
+    x, step = _vector(x), mp.mpf(10) ** -25
     result = []
     for i in range(len(x)):
         ahead, behind = list(x), list(x)

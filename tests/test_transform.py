@@ -158,6 +158,7 @@ def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng):
     protection = hmcl_jax.protect(moments, params, variance=1.0)
     assert {int(r) for r in protection.rank.values()} == {20}
     drift = {m: 2e-3 * rng.normal(size=W.shape).astype(np.float32) for m, W in params.items()}
+    keys = jax.random.split(jax.random.key(0), 1000)
     found = {}
     for variant in ("ca", "rotation"):
         tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(0.1))
@@ -172,7 +173,6 @@ def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng):
             updates, state = tx.update(delta, state, now)
             return (optax.apply_updates(now, updates), state), None
 
-        keys = jax.random.split(jax.random.key(0), 1000)
         (after, _), _ = jax.jit(lambda c, step=step: jax.lax.scan(step, c, keys))((params, state))
         moved = max(float(jnp.abs(after[m] - params[m]).max()) for m in params)
         found[variant] = distortions(problem, params, after)
