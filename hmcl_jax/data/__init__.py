@@ -1,0 +1,1 @@
+"""Streams of tasks: the feature store, the embedded pocket stream, synthetic streams."""

@@ -1,0 +1,449 @@
+"""The feature store: one documented format for every stream of tasks.
+
+A store is a directory, or one uncompressed zip file of the same members:
+
+- ``manifest.json``: schema version, name, backbone, K, tau, dimension, task orders, and per task
+  its kind, modalities, class names, class tree, provenance, and the shape, dtype and SHA-256 of
+  every array; and a SHA-256 of all this.
+- ``<task>/<array>.npy``: plain arrays, read by memory mapping, never by unpickling.
+
+Two kinds of tasks, in any two modalities, `general` (text; the apex of the cones) and `specific`:
+
+- *classification*: ``train_features`` (n, d) of the specific modality, ``train_labels`` (n,),
+  ``prototypes`` (C, d) of the general modality, and the same for ``test``;
+- *retrieval*: ``train_specific`` (n, d), ``train_general`` (m, d) and ``train_pairs`` (p, 2), the
+  rows (specific, general) that belong together, and the same for ``test``.
+
+Features are space components of points on the hyperboloid, in float16 or float32.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from hmcl_jax.data.validation import INDICES, StoreError, check_manifest, validate_task
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+LARGEST_MANIFEST = 64 * 2**20
+ARRAYS = {
+    "classification": (
+        "prototypes",
+        "train_features",
+        "train_labels",
+        "test_features",
+        "test_labels",
+    ),
+    "retrieval": (
+        "train_specific",
+        "train_general",
+        "train_pairs",
+        "test_specific",
+        "test_general",
+        "test_pairs",
+    ),
+}
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One task of a store.
+
+    Attributes:
+      name: unique in its store.
+      kind: ``"classification"`` or ``"retrieval"``.
+      general: modality of the prototypes or captions.
+      specific: modality of the samples.
+      arrays: by name, see the module's head; memory mapped.
+      classes: class names, in the order of the labels (empty for retrieval).
+      tree: (child, parent) rows over class names and categories above them; may be empty.
+      scores: measured figures, such as ``zero_shot``.
+      provenance: where the data is from, and its licence.
+    """
+
+    name: str
+    kind: str
+    general: str
+    specific: str
+    arrays: Mapping[str, np.ndarray]
+    classes: tuple[str, ...] = ()
+    tree: tuple[tuple[str, str], ...] = ()
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def size(self, split: str) -> int:
+        """Number of samples (classification) or pairs (retrieval) in ``"train"`` or ``"test"``."""
+        return len(self.arrays[f"{split}_{'labels' if self.classes else 'pairs'}"])
+
+    @property
+    def chance(self) -> float:
+        """Score of guessing: 1 / classes, or for R@5 both ways 5 / gallery, at most 1."""
+        if self.kind == "classification":
+            return 1 / len(self.classes)
+        galleries = (len(self.arrays["test_specific"]), len(self.arrays["test_general"]))
+        return float(np.mean([min(1, 5 / n) for n in galleries]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """A stream of tasks with frozen features.
+
+    Attributes:
+      name: of the stream.
+      backbone: what made the features.
+      K: squared radius of the hyperboloid.
+      tau: temperature of the backbone's logits.
+      dimension: d of the features.
+      tasks: in canonical order.
+      orders: other orders of the tasks, by name; ``"canonical"`` is always there.
+      fingerprint: SHA-256 of the manifest, and so of everything.
+      provenance: of the stream as a whole.
+    """
+
+    name: str
+    backbone: str
+    K: float
+    tau: float
+    dimension: int
+    tasks: tuple[Task, ...]
+    orders: Mapping[str, tuple[str, ...]]
+    fingerprint: str
+    provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Task:
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(f"{name!r}; the tasks are {[task.name for task in self.tasks]}")
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """All modalities of the stream, sorted."""
+        return tuple(sorted({m for task in self.tasks for m in (task.general, task.specific)}))
+
+    def validate(self) -> None:
+        """Checks shapes, label ranges, pairings, finiteness and that points are sane.
+
+        Raises:
+          StoreError: naming the task, the array and the first bad row.
+        """
+        for task in self.tasks:
+            validate_task(task, self.dimension, self.K)
+
+    def describe(self) -> str:
+        """A table of the tasks: kind, sizes, classes, chance and measured scores."""
+        measured = sorted({score for task in self.tasks for score in task.scores})
+        header = ["#", "task", "kind", "modalities", "train", "test", "ways", "chance", *measured]
+        rows = [header]
+        for index, task in enumerate(self.tasks, 1):
+            ways = len(task.classes) or len(task.arrays["test_general"])
+            scores = [f"{task.scores[s]:.1%}" if s in task.scores else "" for s in measured]
+            rows.append(
+                [
+                    str(index),
+                    task.name,
+                    task.kind,
+                    f"{task.general} > {task.specific}",
+                    str(task.size("train")),
+                    str(task.size("test")),
+                    str(ways),
+                    f"{task.chance:.1%}",
+                    *scores,
+                ]
+            )
+        means = [
+            f"{np.mean([t.scores[s] for t in self.tasks if s in t.scores]):.1%}" for s in measured
+        ]
+        chance = f"{np.mean([task.chance for task in self.tasks]):.1%}"
+        rows.append(["", "mean", "", "", "", "", "", chance, *means])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        left = {1, 2, 3}
+        lines = [
+            "  ".join(
+                cell.ljust(width) if i in left else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        rule = "-" * max(map(len, lines))
+        title = (
+            f"{self.name}: {len(self.tasks)} tasks, d = {self.dimension}, K = {self.K:g}, "
+            f"tau = {self.tau:.4g}, backbone {self.backbone}"
+        )
+        return "\n".join([title, rule, lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    body = {key: value for key, value in manifest.items() if key != "sha256"}
+    return json.dumps(body, sort_keys=True, ensure_ascii=True, allow_nan=False).encode()
+
+
+def write_store(
+    path: str | os.PathLike[str],
+    tasks: Sequence[Task],
+    *,
+    name: str,
+    backbone: str,
+    K: float,
+    tau: float,
+    orders: Mapping[str, Sequence[str]] | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> str:
+    """Writes a store; nothing is left behind if it fails, and nothing is overwritten.
+
+    Args:
+      path: a new directory, or a new file whose name ends in ``.zip``.
+      tasks: in canonical order.
+      name: of the stream.
+      backbone: what made the features.
+      K: squared radius of the hyperboloid.
+      tau: temperature of the backbone's logits.
+      orders: other orders of the tasks, by name.
+      provenance: of the stream as a whole.
+
+    Returns:
+      The fingerprint of the store.
+    """
+    path = Path(path)
+    if path.exists():
+        raise StoreError(f"path = {str(path)!r} exists already; choose another or remove it.")
+    if not tasks:
+        raise StoreError("tasks must hold at least one task, got none.")
+    dimension = int(next(iter(tasks[0].arrays.values())).shape[-1])
+    named = {"canonical": [task.name for task in tasks], **(orders or {})}
+    manifest: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": name,
+        "backbone": backbone,
+        "K": float(K),
+        "tau": float(tau),
+        "dimension": dimension,
+        "orders": {key: list(order) for key, order in named.items()},
+        "provenance": dict(provenance or {}),
+        "tasks": [],
+    }
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        for task in tasks:
+            manifest["tasks"].append(_write_task(partial, task))
+        manifest["sha256"] = _digest(_canonical(manifest))
+        text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
+        (partial / MANIFEST).write_text(text, encoding="ascii")
+        read_store(partial).validate()
+        if path.suffix == ".zip":
+            packed = partial / "packed"
+            _pack(partial, manifest, packed)
+            packed.replace(path)
+            shutil.rmtree(partial)
+        else:
+            partial.replace(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return str(manifest["sha256"])
+
+
+def _write_task(root: Path, task: Task) -> dict[str, Any]:
+    if not NAME.fullmatch(task.name):
+        raise StoreError(
+            f"Task name {task.name!r} must be letters, digits, '_', '.' or '-', at most 64."
+        )
+    if (root / task.name).exists():
+        raise StoreError(f"Task name {task.name!r} occurs twice.")
+    (root / task.name).mkdir()
+    entries = {}
+    for array in ARRAYS.get(task.kind, ()):
+        if array not in task.arrays:
+            raise StoreError(f"Task {task.name!r}: {task.kind} needs the array {array}.")
+        values = np.ascontiguousarray(task.arrays[array])
+        if array in INDICES:
+            values = values.astype(np.int32)
+        elif values.dtype not in (np.float16, np.float32):
+            values = values.astype(np.float32)
+        target = root / task.name / f"{array}.npy"
+        np.save(target, values, allow_pickle=False)
+        entries[array] = {
+            "shape": list(values.shape),
+            "dtype": values.dtype.str,
+            "sha256": _digest(target.read_bytes()),
+        }
+    return {
+        "name": task.name,
+        "kind": task.kind,
+        "general": task.general,
+        "specific": task.specific,
+        "classes": list(task.classes),
+        "tree": [list(row) for row in task.tree],
+        "scores": {key: float(value) for key, value in task.scores.items()},
+        "provenance": dict(task.provenance),
+        "arrays": entries,
+    }
+
+
+def _pack(root: Path, manifest: Mapping[str, Any], target: Path) -> None:
+    """Members in a fixed order with a fixed date, so that equal stores are equal files."""
+    members = [MANIFEST]
+    members += [f"{t['name']}/{array}.npy" for t in manifest["tasks"] for array in t["arrays"]]
+    with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as archive:
+        for member in members:
+            info = zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0))
+            # An extra field of padding, so that arrays start at multiples of 64 bytes.
+            start = archive.fp.tell() + 30 + len(member) + 4  # type: ignore[union-attr]
+            padding = -start % 64
+            info.extra = b"\x35\xd9" + padding.to_bytes(2, "little") + bytes(padding)
+            archive.writestr(info, (root / member).read_bytes())
+
+
+class _Files:
+    """Members of a store as read-only byte views of mapped files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.members: dict[str, tuple[int, int]] = {}
+        self.mapped: np.ndarray | None = None
+        if path.is_file():
+            self.mapped = np.memmap(path, np.uint8, "r")
+            with zipfile.ZipFile(path) as archive:
+                for info in archive.infolist():
+                    if info.compress_type != zipfile.ZIP_STORED:
+                        raise StoreError(f"{path}: member {info.filename!r} is compressed.")
+                    self.members[info.filename] = (info.header_offset, info.file_size)
+        elif not path.is_dir():
+            raise StoreError(f"There is no store at {str(path)!r}.")
+
+    def view(self, member: str, most: int | None = None) -> np.ndarray:
+        """The bytes of a member."""
+        if self.mapped is None:
+            size = (self.path / member).stat().st_size
+            if size == 0 or (most is not None and size > most):
+                raise StoreError(f"{self.path}: {member} has {size} bytes.")
+            return np.memmap(self.path / member, np.uint8, "r")
+        if member not in self.members:
+            raise StoreError(f"{self.path}: member {member} is missing.")
+        header, size = self.members[member]
+        names = self.mapped[header + 26 : header + 30].view("<u2")
+        start = header + 30 + int(names[0]) + int(names[1])
+        if (most is not None and size > most) or start + size > len(self.mapped):
+            raise StoreError(f"{self.path}: member {member} has {size} bytes.")
+        return self.mapped[start : start + size]
+
+
+def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
+    """Opens a store; arrays are mapped, not loaded.
+
+    Args:
+      path: of a directory or a zip file that :func:`write_store` made.
+      verify: whether the checksum of every array is compared. The manifest's always is.
+
+    Returns:
+      The store.
+
+    Raises:
+      StoreError: if anything is missing, damaged or not of this format.
+    """
+    path = Path(path)
+    try:
+        files = _Files(path)
+        manifest = json.loads(bytes(files.view(MANIFEST, LARGEST_MANIFEST)))
+        return _parse(files, manifest, verify)
+    except StoreError:
+        raise
+    except Exception as error:  # whatever a damaged file provokes in json, zipfile or numpy
+        reason = f"{type(error).__name__}: {error}"
+        raise StoreError(f"{path} is not a readable store: {reason}") from error
+
+
+def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        found = manifest.get("schema") if isinstance(manifest, dict) else None
+        raise StoreError(f"{files.path}: schema must be {SCHEMA}, got {found!r}.")
+    fingerprint = _digest(_canonical(manifest))
+    if manifest.get("sha256") != fingerprint:
+        raise StoreError(f"{files.path}: the manifest does not match its own checksum.")
+    check_manifest(manifest)
+    tasks = []
+    for entry in manifest["tasks"]:
+        kind, name = entry["kind"], entry["name"]
+        known = kind in ARRAYS and NAME.fullmatch(name)
+        if not known or set(entry["arrays"]) != set(ARRAYS[kind]):
+            raise StoreError(f"{files.path}: task {name!r} is not of a known form.")
+        arrays = {
+            array: _read_array(files, f"{name}/{array}.npy", entry["arrays"][array], verify)
+            for array in ARRAYS[kind]
+        }
+        tasks.append(
+            Task(
+                name=name,
+                kind=kind,
+                general=entry["general"],
+                specific=entry["specific"],
+                arrays=arrays,
+                classes=tuple(entry["classes"]),
+                tree=tuple((child, parent) for child, parent in entry["tree"]),
+                scores=dict(entry["scores"]),
+                provenance=dict(entry["provenance"]),
+            )
+        )
+    names = [task.name for task in tasks]
+    orders = {key: tuple(order) for key, order in manifest["orders"].items()}
+    for key, order in orders.items():
+        if sorted(order) != sorted(names):
+            raise StoreError(f"{files.path}: order {key!r} does not hold every task once.")
+    return Store(
+        name=manifest["name"],
+        backbone=manifest["backbone"],
+        K=manifest["K"],
+        tau=manifest["tau"],
+        dimension=manifest["dimension"],
+        tasks=tuple(tasks),
+        orders=orders,
+        fingerprint=fingerprint,
+        provenance=dict(manifest["provenance"]),
+    )
+
+
+def _read_array(files: _Files, member: str, entry: Mapping[str, Any], verify: bool) -> np.ndarray:
+    data = files.view(member)
+    if verify and _digest(data.data) != entry["sha256"]:
+        raise StoreError(f"{files.path}: {member} does not match its checksum.")
+    header = memoryview(data[:4096].tobytes())
+    if bytes(header[:8]) != b"\x93NUMPY\x01\x00":
+        raise StoreError(f"{files.path}: {member} is not a .npy file of version 1.0.")
+    offset = 10 + int.from_bytes(header[8:10], "little")
+    expected = np.dtype(entry["dtype"])
+    shape = tuple(entry["shape"])
+    if expected.hasobject or any(not isinstance(n, int) or n < 0 for n in shape):
+        raise StoreError(f"{files.path}: {member} has no plain shape and dtype.")
+    described = npy.dtype_to_descr(expected)
+    text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    if bytes(header[10:offset]).decode("latin1").strip() != text:
+        raise StoreError(f"{files.path}: {member} is not {described} of shape {shape}.")
+    size = expected.itemsize * int(np.prod(shape, dtype=object))
+    if len(data) != offset + size:
+        raise StoreError(
+            f"{files.path}: {member} has {len(data)} bytes instead of {offset + size}; truncated?"
+        )
+    return data[offset:].view(expected).reshape(shape)

@@ -1,0 +1,281 @@
+"""The feature store: round trips, validation that names the row, and 2,000 mutations."""
+
+import contextlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from hmcl_jax.data.store import MANIFEST, Store, StoreError, Task, read_store, write_store
+from hmcl_jax.data.synthetic import synthetic_stream
+
+DIM = 8
+
+
+def tasks(rng):
+    def points(n):
+        return rng.normal(size=(n, DIM)).astype(np.float16)
+
+    return [
+        Task(
+            "animals",
+            "classification",
+            "text",
+            "image",
+            {
+                "prototypes": points(3),
+                "train_features": points(12),
+                "train_labels": rng.integers(0, 3, 12),
+                "test_features": points(5),
+                "test_labels": rng.integers(0, 3, 5),
+            },
+            classes=("cat", "dog", "owl"),
+            tree=(("cat", "mammal"), ("dog", "mammal"), ("mammal", "animal"), ("owl", "animal")),
+            scores={"zero_shot": 0.5},
+            provenance={"licence": "none"},
+        ),
+        Task(
+            "sounds",
+            "retrieval",
+            "text",
+            "audio",
+            {
+                "train_specific": points(4),
+                "train_general": points(6),
+                "train_pairs": np.array([[0, 0], [1, 1], [2, 2], [3, 3], [3, 4], [3, 5]]),
+                "test_specific": points(3),
+                "test_general": points(3),
+                "test_pairs": np.array([[0, 2], [1, 1], [2, 0]]),
+            },
+        ),
+    ]
+
+
+def write(path, made, **more):
+    settings = {"name": "two", "backbone": "made", "K": 10.0, "tau": 0.07}
+    return write_store(path, made, **{**settings, **more})
+
+
+@pytest.fixture(params=["store", "store.zip"])
+def path(request, tmp_path, rng):
+    target = tmp_path / request.param
+    write(target, tasks(rng), orders={"backwards": ["sounds", "animals"]})
+    return target
+
+
+def same(a: Store, b: Store) -> bool:
+    def plain(store):
+        return [
+            {**vars(task), "arrays": {k: v.tolist() for k, v in task.arrays.items()}}
+            for task in store
+        ]
+
+    fields = ("name", "backbone", "K", "tau", "dimension", "orders", "fingerprint", "provenance")
+    return plain(a) == plain(b) and all(getattr(a, f) == getattr(b, f) for f in fields)
+
+
+def test_round_trip(path, rng):
+    store = read_store(path)
+    store.validate()
+    for task, made in zip(store, tasks(np.random.default_rng(0)), strict=True):
+        assert {k: v for k, v in vars(task).items() if k != "arrays"} == {
+            k: v for k, v in vars(made).items() if k != "arrays"
+        }
+        for name, array in made.arrays.items():
+            np.testing.assert_array_equal(task.arrays[name], array)
+            assert not task.arrays[name].flags.writeable
+            assert task.arrays[name].flags.aligned
+    assert store.modalities == ("audio", "image", "text")
+    assert store.orders == {
+        "canonical": ("animals", "sounds"),
+        "backwards": ("sounds", "animals"),
+    }
+    assert store["sounds"].size("train") == 6
+    assert store["animals"].chance == 1 / 3
+    with pytest.raises(KeyError, match=r"'birds'.*\['animals', 'sounds'\]"):
+        store["birds"]
+
+
+def test_directory_and_file_have_one_fingerprint(tmp_path, rng):
+    made = tasks(rng)
+    assert write(tmp_path / "a", made) == write(tmp_path / "b.zip", made)
+    write(tmp_path / "c.zip", made)
+    assert (tmp_path / "b.zip").read_bytes() == (tmp_path / "c.zip").read_bytes()
+
+
+def test_describe_is_a_table_with_every_task(path):
+    text = read_store(path).describe()
+    assert "two: 2 tasks, d = 8, K = 10, tau = 0.07" in text
+    for word in ("animals", "sounds", "classification", "text > audio", "33.3%", "50.0%", "mean"):
+        assert word in text
+
+
+def test_nothing_is_overwritten_and_nothing_left_behind(tmp_path, rng):
+    made = tasks(rng)
+    write(tmp_path / "a", made)
+    with pytest.raises(StoreError, match="exists already"):
+        write(tmp_path / "a", made)
+    made[0].arrays["train_labels"][3] = 7
+    with pytest.raises(StoreError, match="train_labels row 3"):
+        write(tmp_path / "b", made)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def change(task, name, edit):
+    array = np.array(task.arrays[name])
+    array = edit(array) if callable(edit) else array
+    return Task(**{**vars(task), "arrays": {**task.arrays, name: array}})
+
+
+def planted(name, index, value):
+    def edit(array):
+        array[index] = value
+        return array
+
+    return name, edit
+
+
+@pytest.mark.parametrize(
+    ("which", "fault", "message"),
+    [
+        (
+            0,
+            planted("train_features", (7, 2), np.nan),
+            "'animals': train_features row 7 is not fin",
+        ),
+        (1, planted("test_general", (2, 0), np.inf), "'sounds': test_general row 2 is not finite"),
+        (0, planted("test_labels", 4, 3), r"test_labels row 4 is 3, outside of \[0, 3\)"),
+        (0, planted("train_labels", 2, -1), "train_labels row 2 is -1"),
+        (1, planted("train_pairs", (3, 1), 6), r"train_pairs row 3 points to general 6, outside"),
+        (1, planted("test_pairs", (1,), [0, 2]), "test_specific row 1 is in no pair"),
+        (1, ("train_pairs", lambda a: np.concatenate([a, a[2:3]])), "train_pairs row 6 repeats"),
+        (0, ("prototypes", lambda a: a[:2]), "prototypes has 2 rows for 3 classes"),
+        (0, ("test_labels", lambda a: a[:4]), r"test_labels must have shape \(5,\), got \(4,\)"),
+        (0, ("train_features", lambda a: a[:, :5]), r"train_features must have shape \(n, 8\)"),
+        (1, ("test_specific", lambda a: a[:0]), "test_specific is empty"),
+        (
+            0,
+            ("train_features", lambda a: np.float32(a) * 1e6),
+            "train_features row 0 has radius .*are these points",
+        ),
+    ],
+)
+def test_validate_names_the_array_and_the_row(tmp_path, rng, which, fault, message):
+    made = tasks(rng)
+    made[which] = change(made[which], *fault)
+    with pytest.raises(StoreError, match=message):
+        write(tmp_path / "a", made)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [((("cat", "a"), ("cat", "b")), "two parents"), ((("a", "b"), ("b", "a")), "cycle through")],
+)
+def test_validate_checks_the_class_tree(tmp_path, rng, tree, message):
+    made = tasks(rng)
+    made[0] = Task(**{**vars(made[0]), "tree": tree})
+    with pytest.raises(StoreError, match=message):
+        write(tmp_path / "a", made)
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", ".hidden", "x" * 65, "a\x00b"])
+def test_task_names_cannot_leave_the_store(tmp_path, rng, name):
+    made = tasks(rng)
+    made[0] = Task(**{**vars(made[0]), "name": name})
+    with pytest.raises(StoreError, match="Task name"):
+        write(tmp_path / "a", made)
+
+
+def test_a_truncated_array_is_named(tmp_path, rng):
+    write(tmp_path / "a", tasks(rng))
+    victim = tmp_path / "a" / "animals" / "train_features.npy"
+    victim.write_bytes(victim.read_bytes()[:-9])
+    with pytest.raises(
+        StoreError, match=r"animals/train_features\.npy does not match its checksum"
+    ):
+        read_store(tmp_path / "a")
+    with pytest.raises(StoreError, match=r"animals/train_features\.npy has .* truncated"):
+        read_store(tmp_path / "a", verify=False)
+
+
+def test_missing_stores_and_members_are_named(tmp_path, rng):
+    with pytest.raises(StoreError, match=r"no store at .*nowhere"):
+        read_store(tmp_path / "nowhere")
+    write(tmp_path / "a", tasks(rng))
+    (tmp_path / "a" / "sounds" / "test_pairs.npy").unlink()
+    with pytest.raises(StoreError, match="test_pairs"):
+        read_store(tmp_path / "a")
+
+
+def mutate_json(rng, value):
+    """Replaces, removes or wraps one random part of a JSON value."""
+    junk = [None, -1, 1e308, 10**30, "", "../../x", [], {}, True, "\ud800", [[]], 3.5, "O", "|O8"]
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.15:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: mutate_json(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        at = rng.integers(len(value))
+        return [*value[:at], mutate_json(rng, value[at]), *value[at + 1 :]]
+    return junk[rng.integers(len(junk))]
+
+
+def test_two_thousand_mutations(tmp_path):
+    from hmcl_jax.data.store import _canonical, _digest
+
+    rng = np.random.default_rng(0)
+    outcomes = {"refused": 0, "unchanged": 0}
+    for form in ("store", "store.zip"):
+        whole = tmp_path / form
+        write(whole, tasks(np.random.default_rng(0)))
+        original = read_store(whole)
+        for trial in range(1000):
+            victim = tmp_path / f"victim-{form}"
+            if whole.is_dir():
+                shutil.rmtree(victim, ignore_errors=True)
+                shutil.copytree(whole, victim)
+                files = sorted(p for p in victim.rglob("*") if p.is_file())
+                target = files[rng.integers(len(files))] if trial % 2 else victim / MANIFEST
+            else:
+                shutil.copy(whole, victim)
+                target = victim
+            data = bytearray(target.read_bytes())
+            if target.name == MANIFEST and trial % 4 == 0:
+                manifest = mutate_json(rng, json.loads(data))
+                if isinstance(manifest, dict) and trial % 8 == 0:  # an attacker fixes the checksum
+                    with contextlib.suppress(ValueError, TypeError):
+                        manifest["sha256"] = _digest(_canonical(manifest))
+                text = json.dumps(manifest)
+                target.write_text(text, encoding="utf8", errors="surrogatepass")
+            else:
+                kind = rng.integers(4)
+                at = int(rng.integers(len(data)))
+                if kind == 0:
+                    data[at] ^= 1 << int(rng.integers(8))
+                elif kind == 1:
+                    del data[at:]
+                elif kind == 2:
+                    data[at:at] = rng.bytes(int(rng.integers(1, 40)))
+                else:
+                    data[at : at + 16] = rng.bytes(16)
+                target.write_bytes(bytes(data))
+            try:
+                found = read_store(victim)
+                found.validate()
+            except StoreError:
+                outcomes["refused"] += 1
+                continue
+            if not (target.name == MANIFEST and trial % 8 == 0):
+                assert same(found, original), (form, trial)
+            outcomes["unchanged"] += 1
+    print(outcomes)
+    assert sum(outcomes.values()) == 2000
+    assert outcomes["refused"] > 1500
+
+
+def test_synthetic_streams_can_be_written(tmp_path):
+    stream = synthetic_stream(tasks=2, train=16, test=8)
+    write_store(tmp_path / "s.zip", stream.tasks, name="s", backbone="b", K=stream.K, tau=0.1)
+    assert len(read_store(tmp_path / "s.zip")) == 2
