@@ -47,6 +47,9 @@ def tasks(rng):
                 "test_specific": points(3),
                 "test_general": points(3),
                 "test_pairs": np.array([[0, 2], [1, 1], [2, 0]]),
+                "thumbnails": np.frombuffer(b"onetwo", np.uint8),
+                "thumbnail_ends": np.array([3, 6]),
+                "thumbnail_rows": np.array([2, 0]),
             },
         ),
     ]
@@ -92,6 +95,8 @@ def test_round_trip(path, rng):
         "backwards": ("sounds", "animals"),
     }
     assert store["sounds"].size("train") == 6
+    assert [store["sounds"].thumbnail(row) for row in range(3)] == [b"two", None, b"one"]
+    assert store["animals"].thumbnail(0) is None
     assert store["animals"].chance == 1 / 3
     with pytest.raises(KeyError, match=r"'birds'.*\['animals', 'sounds'\]"):
         store["birds"]
@@ -150,6 +155,8 @@ def planted(name, index, value):
         (1, planted("train_pairs", (3, 1), 6), r"train_pairs row 3 points to general 6, outside"),
         (1, planted("test_pairs", (1,), [0, 2]), "test_specific row 1 is in no pair"),
         (1, ("train_pairs", lambda a: np.concatenate([a, a[2:3]])), "train_pairs row 6 repeats"),
+        (1, planted("thumbnail_rows", 1, 3), r"thumbnail_rows row 1 is 3, outside of \[0, 3\)"),
+        (1, planted("thumbnail_ends", 1, 5), "thumbnail_ends must grow up to 6, got 5"),
         (0, ("prototypes", lambda a: a[:2]), "prototypes has 2 rows for 3 classes"),
         (0, ("test_labels", lambda a: a[:4]), r"test_labels must have shape \(5,\), got \(4,\)"),
         (0, ("train_features", lambda a: a[:, :5]), r"train_features must have shape \(n, 8\)"),

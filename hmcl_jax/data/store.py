@@ -14,7 +14,9 @@ Two kinds of tasks, in any two modalities, `general` (text; the apex of the cone
 - *retrieval*: ``train_specific`` (n, d), ``train_general`` (m, d) and ``train_pairs`` (p, 2), the
   rows (specific, general) that belong together, and the same for ``test``.
 
-Features are space components of points on the hyperboloid, in float16 or float32.
+Features are space components of points on the hyperboloid, in float16 or float32. A task may also
+hold small pictures of some test samples: ``thumbnails``, JPEG files one after the other as bytes,
+``thumbnail_ends``, where each ends, and ``thumbnail_rows``, the sample that each shows.
 """
 
 import dataclasses
@@ -53,6 +55,7 @@ ARRAYS = {
         "test_pairs",
     ),
 }
+THUMBNAILS = ("thumbnails", "thumbnail_ends", "thumbnail_rows")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -85,6 +88,16 @@ class Task:
     def size(self, split: str) -> int:
         """Number of samples (classification) or pairs (retrieval) in ``"train"`` or ``"test"``."""
         return len(self.arrays[f"{split}_{'labels' if self.classes else 'pairs'}"])
+
+    def thumbnail(self, row: int) -> bytes | None:
+        """The small picture of a test sample, a JPEG file, if there is one."""
+        found = np.flatnonzero(self.arrays.get("thumbnail_rows", np.zeros(0)) == row)
+        if not found.size:
+            return None
+        start, end = (
+            int(self.arrays["thumbnail_ends"][i]) if i >= 0 else 0 for i in (found[0] - 1, found[0])
+        )
+        return self.arrays["thumbnails"][start:end].tobytes()
 
     @property
     def chance(self) -> float:
@@ -275,11 +288,18 @@ def _write_task(root: Path, task: Task) -> dict[str, Any]:
         raise StoreError(f"Task name {task.name!r} occurs twice.")
     (root / task.name).mkdir()
     entries = {}
-    for array in ARRAYS.get(task.kind, ()):
+    if task.kind not in ARRAYS:
+        raise StoreError(
+            f"Task {task.name!r}: kind must be one of {list(ARRAYS)}, got {task.kind!r}."
+        )
+    extra = [name for name in THUMBNAILS if name in task.arrays]
+    for array in (*ARRAYS[task.kind], *extra):
         if array not in task.arrays:
             raise StoreError(f"Task {task.name!r}: {task.kind} needs the array {array}.")
         values = np.ascontiguousarray(task.arrays[array])
-        if array in INDICES:
+        if array == "thumbnails":
+            values = values.astype(np.uint8)
+        elif array in INDICES:
             values = values.astype(np.int32)
         elif values.dtype not in (np.float16, np.float32):
             values = values.astype(np.float32)
@@ -388,11 +408,12 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
     for entry in manifest["tasks"]:
         kind, name = entry["kind"], entry["name"]
         known = kind in ARRAYS and NAME.fullmatch(name)
-        if not known or set(entry["arrays"]) != set(ARRAYS[kind]):
+        allowed = (set(ARRAYS[kind]), {*ARRAYS[kind], *THUMBNAILS}) if known else ()
+        if set(entry["arrays"]) not in allowed:
             raise StoreError(f"{files.path}: task {name!r} is not of a known form.")
         arrays = {
             array: _read_array(files, f"{name}/{array}.npy", entry["arrays"][array], verify)
-            for array in ARRAYS[kind]
+            for array in entry["arrays"]
         }
         tasks.append(
             Task(

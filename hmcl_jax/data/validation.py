@@ -8,7 +8,10 @@ import numpy as np
 if TYPE_CHECKING:
     from hmcl_jax.data.store import Task
 
-INDICES = ("train_labels", "test_labels", "train_pairs", "test_pairs")
+INDICES = (
+    *("train_labels", "test_labels", "train_pairs", "test_pairs"),
+    *("thumbnail_ends", "thumbnail_rows"),
+)
 
 
 class StoreError(ValueError):
@@ -19,7 +22,7 @@ def validate_task(task: "Task", dimension: int, K: float) -> None:
     """Checks shapes, finiteness, radii, labels or pairs, and the class tree of a task."""
     where = f"Task {task.name!r}"
     for name, array in task.arrays.items():
-        if name in INDICES:
+        if name in (*INDICES, "thumbnails"):
             continue
         if array.ndim != 2 or array.shape[1] != dimension:
             wanted = f"shape (n, {dimension})"
@@ -44,6 +47,8 @@ def validate_task(task: "Task", dimension: int, K: float) -> None:
             _validate_labels(where, task, split)
         else:
             _validate_pairs(where, task, split)
+    if "thumbnails" in task.arrays:
+        _validate_thumbnails(where, task)
     names = set(task.classes)
     if len(names) != len(task.classes):
         twice = next(c for c in task.classes if list(task.classes).count(c) > 1)
@@ -100,6 +105,23 @@ def _validate_pairs(where: str, task: "Task", split: str) -> None:
     if len(unique) != len(pairs):
         row = int(np.setdiff1d(np.arange(len(pairs)), first)[0])
         raise StoreError(f"{where}: {split}_pairs row {row} repeats an earlier pair.")
+
+
+def _validate_thumbnails(where: str, task: "Task") -> None:
+    data, ends, rows = (
+        task.arrays[name] for name in ("thumbnails", "thumbnail_ends", "thumbnail_rows")
+    )
+    if not data.ndim == ends.ndim == rows.ndim == 1 or len(ends) != len(rows) or not len(ends):
+        raise StoreError(f"{where}: thumbnails, their ends and rows must be lists that match.")
+    if (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != len(data):
+        raise StoreError(f"{where}: thumbnail_ends must grow up to {len(data)}, got {ends[-1]}.")
+    samples = task.arrays["test_features" if task.classes else "test_specific"]
+    bad = (rows < 0) | (rows >= len(samples))
+    if bad.any():
+        row = int(bad.argmax())
+        raise StoreError(
+            f"{where}: thumbnail_rows row {row} is {rows[row]}, outside of [0, {len(samples)})."
+        )
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
