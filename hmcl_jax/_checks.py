@@ -18,7 +18,8 @@ def is_concrete(x: Any) -> bool:
 
 def working_dtype(*arrays: jax.Array) -> np.dtype:
     """The dtype that a computation on `arrays` runs in: the widest, but at least float32."""
-    return max((np.dtype(jnp.float32), *(x.dtype for x in arrays)), key=lambda t: t.itemsize)
+    known = (jax.dtypes.canonicalize_dtype(x.dtype) for x in arrays)
+    return max((np.dtype(jnp.float32), *known), key=lambda t: t.itemsize)
 
 
 def as_points(**named: ArrayLike) -> tuple[jax.Array, ...]:
@@ -78,6 +79,20 @@ def number(name: str, value: ArrayLike) -> float | None:
     if jnp.ndim(value) != 0:
         raise ValueError(f"{name} must be a scalar, got shape {jnp.shape(value)}.")
     return float(np.asarray(value))
+
+
+def integer(name: str, value: Any, least: int) -> None:
+    """Refuses anything but whole numbers from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be a whole number, got {name} = {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {name} = {value}.")
+
+
+def instance(name: str, value: Any, kind: type, remedy: str) -> None:
+    """Refuses a value of another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {remedy}, got {type(value).__name__}.")
 
 
 def positive(name: str, value: ArrayLike, dtype: Any) -> jax.Array:

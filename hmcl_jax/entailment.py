@@ -40,9 +40,9 @@ def half_aperture(x: ArrayLike, K: ArrayLike = 10.0, kappa: ArrayLike = 0.1) -> 
     kappa = _checks.positive("kappa", kappa, x.dtype)
     r = lorentz.radius(x)
     least = 2 * kappa * jnp.sqrt(K)
-    outside = r > least
-    adjacent = jnp.sqrt(jnp.where(outside, (r - least) * (r + least), 1))
-    return jnp.where(outside, jnp.arctan2(least, adjacent), jnp.pi / 2)
+    inside = r <= least
+    adjacent = jnp.sqrt(jnp.where(inside, 1, (r - least) * (r + least)))
+    return jnp.where(inside, jnp.pi / 2, jnp.arctan2(least, adjacent))
 
 
 def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -56,11 +56,10 @@ def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _angle(opposite: jax.Array, adjacent: jax.Array) -> jax.Array:
-    """arctan2 with value and gradient 0 where both are 0 (or their squares would underflow)."""
-    least = 4 * jnp.finfo(opposite.dtype).tiny ** 0.5
-    defined = jnp.maximum(opposite, jnp.abs(adjacent)) > least
-    angle = jnp.arctan2(jnp.where(defined, opposite, 0), jnp.where(defined, adjacent, 1))
-    return jnp.where(defined, angle, 0)
+    """arctan2 with value and gradient 0 where both are 0."""
+    undefined = jnp.maximum(opposite, jnp.abs(adjacent)) <= 0
+    angle = jnp.arctan2(jnp.where(undefined, 0, opposite), jnp.where(undefined, 1, adjacent))
+    return jnp.where(undefined, 0, angle)
 
 
 def _outward(along: jax.Array, r: jax.Array, x0: jax.Array, y0: jax.Array) -> jax.Array:
@@ -161,7 +160,7 @@ def entailment_loss(
       [0. 2.8198]
     """
     excess = exterior_angle(general, specific, K) - half_aperture(general, K, kappa)
-    return jnp.where(excess > 0, excess, 0)
+    return jnp.where(excess <= 0, 0, excess)
 
 
 def entails(

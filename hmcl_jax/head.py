@@ -34,8 +34,9 @@ def identity_head(dim: int, dtype: Any = jnp.float32) -> jax.Array:
       [[0. 1. 0.]
        [0. 0. 1.]]
     """
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got dim = {dim}.")
+    _checks.integer("dim", dim, 1)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dtype must be a floating dtype, got dtype = {dtype!r}.")
     return jnp.eye(dim, dim + 1, k=1, dtype=dtype)
 
 
@@ -76,6 +77,7 @@ def check_head(name: str, W: jax.Array) -> int:
 def as_lifted(name: str, z: ArrayLike, dim: int, K: ArrayLike) -> jax.Array:
     """Lifted points, from points of dimension `dim` or from points that are lifted already."""
     (z,) = _checks.as_points(**{name: z})
+    _checks.positive("K", K, z.dtype)
     if z.shape[-1] == dim:
         return lorentz.lift(z, K)
     if z.shape[-1] == dim + 1:
@@ -117,7 +119,13 @@ def leaf_paths(tree: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(
         tree, is_leaf=lambda node: isinstance(node, optax.MaskedNode)
     )
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    found: dict[str, Any] = {}
+    for keys, leaf in leaves:
+        path = jax.tree_util.keystr(keys, simple=True, separator="/")
+        if path in found:
+            raise ValueError(f"Two leaves have the path {path!r}; rename one of their keys.")
+        found[path] = leaf
+    return found
 
 
 def head_paths(params: Any, heads: Mapping[str, str] | None) -> dict[str, str]:
@@ -130,11 +138,15 @@ def head_paths(params: Any, heads: Mapping[str, str] | None) -> dict[str, str]:
     Returns:
       ``{modality: path}``, sorted by modality.
     """
+    if heads is not None:
+        _checks.instance("heads", heads, Mapping, "a mapping {modality: path}")
+        if not heads or len(set(heads.values())) < len(heads):
+            raise ValueError(f"heads must name each head once, got heads = {dict(heads)}.")
     leaves = leaf_paths(params)
     masked = [path for path, leaf in leaves.items() if isinstance(leaf, optax.MaskedNode)]
     present = {path: leaf for path, leaf in leaves.items() if path not in masked}
     found = {}
-    for modality, path in (heads or {path: path for path in present}).items():
+    for modality, path in ({p: p for p in present} if heads is None else heads).items():
         if path in present:
             found[modality] = path
         elif not any(path == node or path.startswith(f"{node}/") for node in masked):

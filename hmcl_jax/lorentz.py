@@ -27,9 +27,9 @@ def _time(x: jax.Array, K: jax.Array) -> jax.Array:
 
 
 def safe_sqrt(x: jax.Array) -> jax.Array:
-    """Square root with value and gradient 0 where ``x <= 0``."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+    """Square root with value and gradient 0 where ``x <= 0``; NaN stays NaN."""
+    zero = x <= 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 
 
 def radius(x: ArrayLike) -> jax.Array:
@@ -216,8 +216,8 @@ def pairwise_inner(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array
 def pairwise_distance(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     """Geodesic distances of all pairs of rows, as one matrix product, for logits.
 
-    Distances below about ``sqrt(K * eps) * radius`` are lost to rounding; use :func:`distance` for
-    them. Where the rounded distance is 0, so is its gradient.
+    Distances below about ``sqrt(eps)`` times the radius are lost to rounding; use :func:`distance`
+    for them. Where the rounded distance is 0, so is its gradient.
 
     Args:
       x: points, shape ``(n, d)``.
@@ -232,17 +232,22 @@ def pairwise_distance(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Ar
       >>> print(lorentz.pairwise_distance([[3.0, 0.0]], [[0.0, 3.0], [3.0, 0.0]], K=16.0).round(4))
       [[4.0654 0. ]]
     """
-    products = pairwise_inner(x, y, K)
-    K = jnp.asarray(K, products.dtype)
-    excess = -products / K - 1
+    x, y = _checks.as_points(x=x, y=y)
+    _checks.matrices(x=x, y=y)
+    K = _checks.positive("K", K, x.dtype)
+    r2, s2 = dot(x, x)[:, None], dot(y, y)[None, :]
+    times = jnp.sqrt(K + r2) * jnp.sqrt(K + s2)
+    # x0 y0 - K without cancellation, so that points near the origin are told apart.
+    above = (K * (r2 + s2) + r2 * s2) / (times + K)
+    excess = (above - jnp.matmul(x, y.T, precision=PRECISION)) / K
     return jnp.sqrt(K) * jnp.log1p(excess_root(excess))
 
 
 def excess_root(excess: jax.Array) -> jax.Array:
     """e + sqrt(e (e + 2)), with arcosh(1 + e) = log1p of it; 0 with gradient 0 where e <= 0."""
-    positive = excess > 0
-    e = jnp.where(positive, excess, 1)
-    return jnp.where(positive, e + jnp.sqrt(e * (e + 2)), 0)
+    zero = excess <= 0
+    e = jnp.where(zero, 1, excess)
+    return jnp.where(zero, 0, e + jnp.sqrt(e * (e + 2)))
 
 
 def arsinh(x: jax.Array) -> jax.Array:
@@ -273,10 +278,10 @@ def exp_map0(v: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     K = _checks.positive("K", K, v.dtype)
     length = safe_sqrt(dot(v, v)) / jnp.sqrt(K)
     longest = jnp.arcsinh(jnp.asarray(jnp.finfo(v.dtype).max ** 0.2, v.dtype))
-    moved = length > 0
-    safe = jnp.where(moved, length, 1)
-    stretch = jnp.sinh(jnp.where(safe < longest, safe, longest)) / safe
-    return v * jnp.where(moved, stretch, 1)[..., None]
+    still = length <= 0
+    safe = jnp.where(still, 1, length)
+    stretch = jnp.sinh(jnp.where(safe > longest, longest, safe)) / safe
+    return v * jnp.where(still, 1, stretch)[..., None]
 
 
 def log_map0(x: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
@@ -297,9 +302,9 @@ def log_map0(x: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     (x,) = _checks.as_points(x=x)
     K = _checks.positive("K", K, x.dtype)
     length = safe_sqrt(dot(x, x)) / jnp.sqrt(K)
-    moved = length > 0
-    safe = jnp.where(moved, length, 1)
-    return x * jnp.where(moved, arsinh(safe) / safe, 1)[..., None]
+    still = length <= 0
+    safe = jnp.where(still, 1, length)
+    return x * jnp.where(still, 1, arsinh(safe) / safe)[..., None]
 
 
 def distance_to_origin(x: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:

@@ -22,6 +22,18 @@ def reciprocal(x: jax.Array) -> jax.Array:
     return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
 
 
+def numerical_svd(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Singular value decomposition in which singular values that are rounding are 0.
+
+    Returns:
+      Left vectors ``(d, q)``, singular values ``(q,)``, right vectors ``(q, n)``; 0 for those.
+    """
+    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    noise = max(matrix.shape) * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=0)
+    kept = (values > noise).astype(matrix.dtype)
+    return left * kept[None, :], values * kept, right * kept[:, None]
+
+
 def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
     r"""Solves :math:`\Omega H + H \Omega = R` for symmetric H >= 0 and skew R.
 
@@ -63,7 +75,7 @@ def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
     values = jnp.where(values > noise, values, 0)
     weight = reciprocal(values[..., :, None] + values[..., None, :])
     turned = matmul(axes.mT, rhs, axes) * weight
-    return matmul(axes, (turned - turned.mT) / 2, axes.mT)
+    return matmul(axes, turned, axes.mT)
 
 
 def _refuse_unless_small(name: str, quality: str, matrix: jax.Array, sign: int) -> None:

@@ -91,6 +91,8 @@ def update_moments(
       >>> print(moments.samples["image"], moments.samples["text"])
       10 0
     """
+    _checks.instance("moments", moments, FeatureMoments, "what init_moments gives")
+    _checks.instance("features", features, Mapping, "a mapping {modality: array}")
     added = {}
     sizes = {}
     for modality, z in features.items():
@@ -104,11 +106,10 @@ def update_moments(
         dim = accumulator.shape[-1] - 1
         if jnp.ndim(z) != 2:
             raise ValueError(f"{name} must have shape (n, {dim}), got shape {jnp.shape(z)}.")
-        given = jnp.shape(z)[-1]
         lifted = as_lifted(name, z, dim, K).astype(accumulator.dtype)
         _checks.finite(name, lifted)
-        if given == dim + 1:
-            _check_on_hyperboloid(name, lifted, K)
+        if jnp.shape(z)[-1] == dim + 1:
+            _check_on_hyperboloid(name, lifted, K, jnp.asarray(z).dtype)
         added[modality] = _second_moment(lifted)
         sizes[modality] = jnp.asarray(lifted.shape[0], jnp.int32)
 
@@ -125,12 +126,13 @@ def update_moments(
     )
 
 
-def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike) -> None:
+def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike, dtype: np.dtype) -> None:
     if not (_checks.is_concrete(lifted) and _checks.is_concrete(K)):
         return
     squares = np.asarray(lifted) ** 2
     found = squares[:, 0] - squares[:, 1:].sum(axis=-1)
-    wrong = np.abs(found - np.asarray(K, found.dtype)) > 1e-3 * squares[:, 0]
+    rounding = max(1e-3, 4 * float(jnp.finfo(dtype).eps))
+    wrong = np.abs(found - np.asarray(K, found.dtype)) > rounding * squares[:, 0]
     if wrong.any():
         row = int(wrong.argmax())
         raise ValueError(
@@ -188,12 +190,16 @@ def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
       >>> sorted(hmcl_jax.merge_moments(old, new).total)
       ['audio', 'image', 'text']
     """
-    for modality in set(a.total) & set(b.total):
-        if a.total[modality].shape != b.total[modality].shape:
-            raise ValueError(
-                f"Moments of {modality!r} must have one shape, got "
-                f"{a.total[modality].shape} and {b.total[modality].shape}."
-            )
+    for name, moments in (("a", a), ("b", b)):
+        _checks.instance(name, moments, FeatureMoments, "what init_moments gives")
+    shapes = {m: x.shape for part in (b, a) for m, x in part.total.items()}
+    for part in (a, b):
+        for modality, x in part.total.items():
+            if x.shape != next(iter(shapes.values())) or x.shape != shapes[modality]:
+                raise ValueError(
+                    f"Moments must all have one shape, but {modality!r} has {x.shape} "
+                    f"beside {next(s for s in shapes.values() if s != x.shape)}."
+                )
 
     def plus(x: Matrices, y: Matrices) -> Matrices:
         both = {modality: x[modality] + y[modality] for modality in x if modality in y}

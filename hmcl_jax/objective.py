@@ -45,15 +45,25 @@ def _log_sum_exp(logits: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
     counted = jnp.broadcast_to(jnp.expand_dims(weights, 1 - axis), logits.shape)
     present = counted > 0
     top = jax.lax.stop_gradient(jnp.max(logits, axis=axis, where=present, initial=-jnp.inf))
-    top = jnp.where(jnp.isfinite(top), top, 0)
+    top = jnp.maximum(top, jnp.finfo(logits.dtype).min)  # nothing present
     shifted = jnp.where(present, logits - jnp.expand_dims(top, axis), 0)
     total = jnp.sum(counted * jnp.exp(shifted), axis=axis)
-    return top + jnp.log(jnp.where(total > 0, total, 1))
+    return top + jnp.log(jnp.where(total <= 0, 1, total))
 
 
 def _mean(values: jax.Array, valid: jax.Array) -> jax.Array:
     count = jnp.maximum(jnp.sum(valid.astype(values.dtype)), 1)
     return jnp.sum(jnp.where(valid, values, 0)) / count
+
+
+def _weight(entailment_weight: ArrayLike, logits: jax.Array) -> jax.Array:
+    known = _checks.number("entailment_weight", entailment_weight)
+    if known is not None and not (np.isfinite(known) and known >= 0):
+        raise ValueError(
+            "entailment_weight must be finite and at least 0, "
+            f"got entailment_weight = {entailment_weight}."
+        )
+    return jnp.asarray(entailment_weight, logits.dtype)
 
 
 def pair_loss(
@@ -96,14 +106,14 @@ def pair_loss(
             f"got shapes {general.shape} and {specific.shape}."
         )
     valid = _valid_rows(valid, general.shape[0])
+    general, specific = (jnp.where(valid[:, None], x, 0) for x in (general, specific))
     logits = _logits(general, specific, tau, K)
     weights = valid.astype(logits.dtype)
     towards_specific = _log_sum_exp(logits, weights, axis=1)
     towards_general = _log_sum_exp(logits, weights, axis=0)
     contrast = (towards_specific + towards_general) / 2 - jnp.diagonal(logits)
     outside = entailment.entailment_loss(general, specific, K, kappa)
-    weight = jnp.asarray(entailment_weight, logits.dtype)
-    return _mean(contrast, valid) + weight * _mean(outside, valid)
+    return _mean(contrast, valid) + _weight(entailment_weight, logits) * _mean(outside, valid)
 
 
 def prototype_loss(
@@ -161,6 +171,7 @@ def prototype_loss(
         bad = shown[(shown < 0) | (shown >= classes)]
         if bad.size:
             raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
+    specific = jnp.where(valid[:, None], specific, 0)
     logits = _logits(prototypes, specific, tau, K)
     weights = valid.astype(logits.dtype)
     labels = jnp.where(valid, labels, 0)
@@ -170,5 +181,4 @@ def prototype_loss(
     matched = jnp.take_along_axis(logits, labels[None, :], axis=0)[0]
     contrast = (towards_specific + towards_general) / 2 - matched
     outside = entailment.entailment_loss(prototypes[labels], specific, K, kappa)
-    weight = jnp.asarray(entailment_weight, logits.dtype)
-    return _mean(contrast, valid) + weight * _mean(outside, valid)
+    return _mean(contrast, valid) + _weight(entailment_weight, logits) * _mean(outside, valid)

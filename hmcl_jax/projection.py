@@ -30,8 +30,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from hmcl_jax import _checks
 from hmcl_jax.head import check_head
-from hmcl_jax.lyapunov import matmul, reciprocal, solve_lyapunov
+from hmcl_jax.lyapunov import matmul, numerical_svd, reciprocal
 from hmcl_jax.moments import Matrices
 from hmcl_jax.protection import Protection
 
@@ -64,6 +65,8 @@ class Strain(NamedTuple):
 
 def _candidates(delta: Mapping[str, ArrayLike], protection: Protection) -> Matrices:
     """Candidates of all protected modalities, 0 for absent ones, in the protection's dtype."""
+    _checks.instance("protection", protection, Protection, "what protect gives")
+    _checks.instance("delta", delta, Mapping, "a mapping {modality: array}")
     dim, dtype = protection.shared_basis.shape[0], protection.shared_basis.dtype
     for modality, W in delta.items():
         if modality not in protection.basis:
@@ -79,20 +82,18 @@ def _candidates(delta: Mapping[str, ArrayLike], protection: Protection) -> Matri
     return {m: jnp.asarray(delta.get(m, absent)).astype(dtype) for m in protection.basis}
 
 
-def _corrected(
-    delta: Mapping[str, ArrayLike], spatial: Matrices, candidates: Matrices, hold_time: bool
+def with_time_column(
+    delta: Mapping[str, ArrayLike], spatial: Matrices, hold_time: bool
 ) -> Matrices:
+    """Corrected spatial blocks with their time columns, held or as in `delta`, in its dtypes."""
     result = {}
     for modality, block in spatial.items():
-        time = candidates[modality][:, :1]
-        joined = jnp.concatenate([jnp.zeros_like(time) if hold_time else time, block], axis=1)
-        given = delta.get(modality)
-        result[modality] = joined if given is None else joined.astype(jnp.asarray(given).dtype)
+        given = jnp.asarray(
+            delta.get(modality, jnp.zeros((len(block), len(block) + 1), block.dtype))
+        )
+        time = jnp.zeros_like(given[:, :1]) if hold_time else given[:, :1]
+        result[modality] = jnp.concatenate([time, block.astype(given.dtype)], axis=1)
     return result
-
-
-def _width(protection: Protection) -> int:
-    return max((V.shape[-1] for V in protection.basis.values()), default=0)
 
 
 def minimal_rotation(
@@ -124,12 +125,11 @@ def minimal_rotation(
     """
     candidates = _candidates(delta, protection)
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
-    if _width(protection):
-        spatial = {
-            m: block - matmul(block, protection.basis[m], protection.basis[m].T)
-            for m, block in spatial.items()
-        }
-    return _corrected(delta, spatial, candidates, hold_time)
+    spatial = {
+        m: block - matmul(block, protection.basis[m], protection.basis[m].T)
+        for m, block in spatial.items()
+    }
+    return with_time_column(delta, spatial, hold_time)
 
 
 def closest_admissible(
@@ -163,15 +163,14 @@ def closest_admissible(
     """
     candidates = _candidates(delta, protection)
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
-    if _width(protection):
-        moved = _protected_motion(spatial, protection)
-        shared = _shared_motion(moved, protection)
-        spatial = {
-            m: block
-            - matmul(moved[m] - matmul(shared, protection.coordinates[m].T), protection.basis[m].T)
-            for m, block in spatial.items()
-        }
-    return _corrected(delta, spatial, candidates, hold_time)
+    moved = _protected_motion(spatial, protection)
+    shared = _shared_motion(moved, protection)
+    spatial = {
+        m: block
+        - matmul(moved[m] - matmul(shared, protection.coordinates[m].T), protection.basis[m].T)
+        for m, block in spatial.items()
+    }
+    return with_time_column(delta, spatial, hold_time)
 
 
 def _protected_motion(spatial: Matrices, protection: Protection) -> Matrices:
@@ -193,10 +192,14 @@ def _split(moved: Matrices, protection: Protection) -> tuple[jax.Array, jax.Arra
 def _shared_motion(moved: Matrices, protection: Protection) -> jax.Array:
     """Omega Q diag(sigma) of the closest shared rotation."""
     C, outside = _split(moved, protection)
-    s = protection.shared_scales
-    weight = reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
-    turned = (C * s[None, :] - C.T * s[:, None]) * s[None, :] * weight
+    turned = _closest_skew(C, protection.shared_scales) * protection.shared_scales[None, :]
     return matmul(protection.shared_basis, turned) + outside
+
+
+def _closest_skew(C: jax.Array, s: jax.Array) -> jax.Array:
+    """The skew matrix A for which A diag(s) is closest to C."""
+    weight = reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
+    return (C * s[None, :] - C.T * s[:, None]) * weight
 
 
 def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> Rotation:
@@ -226,8 +229,7 @@ def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> R
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
     C, outside = _split(_protected_motion(spatial, protection), protection)
     s = protection.shared_scales
-    weight = reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
-    return Rotation((C * s[None, :] - C.T * s[:, None]) * weight, outside * reciprocal(s)[None, :])
+    return Rotation(_closest_skew(C, s), outside * reciprocal(s)[None, :])
 
 
 def generator(rotation: Rotation, protection: Protection) -> jax.Array:
@@ -253,7 +255,7 @@ def rotate(rotation: Rotation, protection: Protection) -> Matrices:
 
     :math:`(R - I) U V^\top` with :math:`R = (I - \Omega / 2)^{-1} (I + \Omega / 2)`, a rotation for
     every skew Omega, from one solve of size 2q. Radii, Lorentz products and cones of protected
-    points are kept exactly, not to first order.
+    points are kept exactly, not to first order (of their least-squares fit if w_0 is not 0).
 
     Args:
       rotation: the generator.
@@ -277,10 +279,9 @@ def rotate(rotation: Rotation, protection: Protection) -> Matrices:
     A, G = rotation
     Q, s = protection.shared_basis, protection.shared_scales
     q = s.shape[0]
-    used = jnp.diag((s > 0).astype(s.dtype))
-    none = jnp.zeros((q, q), s.dtype)
-    gram = jnp.block([[used, none], [none, matmul(G.T, G)]])
-    kernel = jnp.block([[A, -used], [used, none]])  # Omega = [Q G] kernel [Q G]^T
+    one, none = jnp.eye(q, dtype=s.dtype), jnp.zeros((q, q), s.dtype)
+    gram = jnp.block([[one, none], [none, matmul(G.T, G)]])
+    kernel = jnp.block([[A, -one], [one, none]])  # Omega = [Q G] kernel [Q G]^T
     system = jnp.eye(2 * q, dtype=s.dtype) - matmul(kernel, gram) / 2
     solved = jnp.linalg.solve(system, kernel[:, :q] * s[None, :])
     motion = matmul(Q, solved[:q]) + matmul(G, solved[q:])  # (R - I) Q diag(sigma)
@@ -349,30 +350,24 @@ def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> ja
         (jnp.sum(W[:, 0] ** 2) for W in candidates.values()),
         jnp.zeros((), protection.shared_basis.dtype),
     )
-    if not _width(protection):
-        return defect
-    # In units of features: each protected direction weighed by its energy.
-    moved = {
-        m: matmul(P, protection.energy[m])
-        for m, P in _protected_motion(spatial, protection).items()
-    }
-    rows = {
-        m: matmul(protection.energy[m].T, Y) * protection.shared_scales[None, :]
-        for m, Y in protection.coordinates.items()
-    }
-    none = jnp.zeros_like(protection.shared_basis[:1])
-    stacked = jnp.concatenate([none, *rows.values()])
-    H = matmul(stacked.T, stacked)
-    joint = sum(
-        (matmul(P, rows[m]) for m, P in moved.items()), jnp.zeros_like(protection.shared_basis)
+    # In units of features: each protected direction weighed by its energy. The closest rotation of
+    # these points has the closed form of CA again, now with their own singular vectors.
+    motion = jnp.concatenate(
+        [
+            matmul(P, protection.energy[m])
+            for m, P in _protected_motion(spatial, protection).items()
+        ],
+        axis=1,
     )
-    Q = protection.shared_basis
-    T = matmul(Q.T, joint)
-    outside = matmul(joint - matmul(Q, T), jnp.linalg.pinv(H, hermitian=True))
-    motion = matmul(Q, solve_lyapunov(H, T - T.T)) + outside
-    for m, P in moved.items():
-        defect = defect + jnp.sum((P - matmul(motion, rows[m].T)) ** 2)
-    return defect
+    points = jnp.concatenate(
+        [matmul(U, protection.energy[m]) for m, U in basis_image(protection).items()], axis=1
+    )
+    Q, scales, rows = numerical_svd(points)
+    joint = matmul(motion, rows.T)
+    turned = _closest_skew(matmul(Q.T, joint), scales) * scales[None, :]
+    outside = joint - matmul(Q, matmul(Q.T, joint))
+    shared = matmul(Q, turned) + outside
+    return defect + jnp.sum((motion - matmul(shared, rows)) ** 2)
 
 
 def strain(delta: Mapping[str, ArrayLike], protection: Protection) -> dict[str, Strain]:
@@ -422,10 +417,7 @@ def strain(delta: Mapping[str, ArrayLike], protection: Protection) -> dict[str, 
 
 def _strain(motion: jax.Array, points: jax.Array) -> Strain:
     """Strain of a motion of points, both ``(d, w)`` with points as columns."""
-    axes, scales, rows = jnp.linalg.svd(points, full_matrices=False)
-    noise = max(points.shape) * jnp.finfo(points.dtype).eps * jnp.max(scales, initial=0)
-    scales = jnp.where(scales > noise, scales, 0)
-    axes = axes * (scales > 0).astype(axes.dtype)[None, :]
+    axes, scales, rows = numerical_svd(points)
     fit = matmul(motion, rows.T) * reciprocal(scales)[None, :]  # B on the span of the points
     inside = matmul(axes.T, fit)
     out = matmul(fit - matmul(axes, inside), axes.T)

@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 
 from hmcl_jax import _checks
 from hmcl_jax.head import select_heads
-from hmcl_jax.lyapunov import matmul
+from hmcl_jax.lyapunov import matmul, numerical_svd
 from hmcl_jax.moments import FeatureMoments, Matrices, mean
 
 SMALLEST_WIDTH = 32
@@ -65,12 +65,21 @@ def empty_protection(heads: Matrices) -> Protection:
     dim = next(iter(heads.values())).shape[0]
     dtype = _checks.working_dtype(*heads.values())
 
+    width = bucket(0, dim)
+    shared = min(dim, width * len(heads))
+
     def zeros(*shape: int) -> Matrices:
         return {modality: jnp.zeros(shape, dtype) for modality in heads}
 
-    rank = {modality: jnp.zeros((), jnp.int32) for modality in heads}
-    shared = jnp.zeros((dim, 0), dtype), jnp.zeros(0, dtype)
-    return Protection(zeros(dim, 0), zeros(0, 0), zeros(0, 0), zeros(0), rank, *shared)
+    return Protection(
+        basis=zeros(dim, width),
+        coordinates=zeros(width, shared),
+        energy=zeros(width, width),
+        time=zeros(width),
+        rank={modality: jnp.zeros((), jnp.int32) for modality in heads},
+        shared_basis=jnp.zeros((dim, shared), dtype),
+        shared_scales=jnp.zeros(shared, dtype),
+    )
 
 
 def restrict(protection: Protection, modalities: Collection[str]) -> Protection:
@@ -102,9 +111,11 @@ def restrict(protection: Protection, modalities: Collection[str]) -> Protection:
 
 
 def bucket(rank: int, dim: int) -> int:
-    """Width that a basis of this rank is padded to: 0, 32, 64, 128, ..., at most `dim`."""
-    if rank == 0:
-        return 0
+    """Width that a basis of this rank is padded to: 32, 64, 128, ..., at most `dim`.
+
+    Never 0: arrays of no size cannot be checkpointed, and the first task would have a shape of its
+    own.
+    """
     width = SMALLEST_WIDTH
     while width < rank:
         width *= 2
@@ -126,7 +137,8 @@ def protect(
 
     The rank of a modality is the smallest that holds the share `variance` of the energy of its
     features (the trace of their uncentred second moment), at least `min_rank`, at most `max_rank`
-    and at most the number of directions in which there is any energy. Without samples it is 0.
+    and at most the number of directions in which there is any energy: eigenvalues below 1e-6 of the
+    largest (in float32; 5e-14 in float64) are taken for rounding. Without samples it is 0.
 
     Args:
       moments: of all features learned so far.
@@ -155,6 +167,7 @@ def protect(
       >>> print({modality: int(rank) for modality, rank in protection.rank.items()})
       {'image': 2, 'text': 0}
     """
+    _checks.instance("moments", moments, FeatureMoments, "what init_moments gives")
     found = select_heads(params, heads)
     _check_options(variance, min_rank, max_rank, basis, weighting, width)
     for modality, W in found.items():
@@ -189,14 +202,15 @@ def _check_options(
     _checks.fraction("variance", variance, low_open=True, high_open=False)
     _checks.choice("basis", basis, ("per_modality", "joint"))
     _checks.choice("weighting", weighting, ("samples", "tasks"))
-    if min_rank < 0:
-        raise ValueError(f"min_rank must be at least 0, got min_rank = {min_rank}.")
-    if max_rank is not None and max_rank < max(min_rank, 1):
-        raise ValueError(
-            f"max_rank must be at least 1 and min_rank = {min_rank}, got max_rank = {max_rank}."
-        )
-    if width is not None and width < 0:
-        raise ValueError(f"width must be at least 0, got width = {width}.")
+    _checks.integer("min_rank", min_rank, 0)
+    if max_rank is not None:
+        _checks.integer("max_rank", max_rank, 1)
+        if max_rank < min_rank:
+            raise ValueError(
+                f"max_rank must be at least min_rank = {min_rank}, got max_rank = {max_rank}."
+            )
+    if width is not None:
+        _checks.integer("width", width, 1)
 
 
 def _protect(
@@ -258,14 +272,16 @@ def _spectrum(
     S = second[1:, 1:]
     values, columns = jnp.linalg.eigh((S + S.T) / 2)
     values = jnp.maximum(values[::-1], 0)
-    below = jnp.cumsum(values) < jnp.asarray(variance, values.dtype) * jnp.sum(values)
+    # A share that is reached up to rounding is reached.
+    share = jnp.asarray(variance, values.dtype) - 16 * jnp.finfo(values.dtype).eps
+    below = jnp.cumsum(values) < share * jnp.sum(values)
     rank = jnp.minimum(jnp.maximum(1 + jnp.sum(below), min_rank), limit)
     return columns[:, ::-1], jnp.minimum(rank, jnp.sum(_above_noise(values))).astype(jnp.int32)
 
 
 def _above_noise(values: jax.Array) -> jax.Array:
     """Which eigenvalues of a second moment are energy, and which are rounding."""
-    return values > jnp.finfo(values.dtype).eps ** 0.75 * jnp.max(values, initial=0)
+    return values > jnp.finfo(values.dtype).eps ** 0.85 * jnp.max(values, initial=0)
 
 
 @functools.partial(jax.jit, static_argnames=("width", "moments_seeds", "seeds"))
@@ -287,7 +303,7 @@ def _build(
     for modality, W in heads.items():
         W = W.astype(second[modality].dtype)
         used = jnp.arange(width, dtype=jnp.int32) < rank[modality]
-        V = _orthonormal(vectors[modality][:, :width] * used.astype(W.dtype)[None, :])
+        V = vectors[modality][:, :width] * used.astype(W.dtype)[None, :]
         s0, S = second[modality][0, 1:], second[modality][1:, 1:]
         values, axes = jnp.linalg.eigh(matmul(V.T, matmul(S, V)))
         kept = _above_noise(values)
@@ -301,16 +317,7 @@ def _build(
     return Protection(basis, coordinates, energy, time, rank, Q, scales)
 
 
-def _orthonormal(V: jax.Array) -> jax.Array:
-    """One Newton-Schulz step: brings eigenvectors of a float32 routine to full precision."""
-    return 1.5 * V - 0.5 * matmul(V, matmul(V.T, V))
-
-
 def _factor(image: Matrices) -> tuple[jax.Array, jax.Array, Matrices]:
-    """Singular value decomposition of all images side by side, rounding dropped."""
-    stacked = jnp.concatenate(list(image.values()), axis=1)
-    Q, scales, rows = jnp.linalg.svd(stacked, full_matrices=False)
-    noise = max(stacked.shape) * jnp.finfo(stacked.dtype).eps * jnp.max(scales, initial=0)
-    kept = (scales > noise).astype(stacked.dtype)
-    parts = jnp.split(rows.T * kept[None, :], len(image))
-    return Q * kept[None, :], scales * kept, dict(zip(image, parts, strict=True))
+    """Singular value decomposition of all images side by side."""
+    Q, scales, rows = numerical_svd(jnp.concatenate(list(image.values()), axis=1))
+    return Q, scales, dict(zip(image, jnp.split(rows.T, len(image)), strict=True))

@@ -23,6 +23,7 @@ from hmcl_jax.projection import (
     minimal_rotation,
     rotate,
     shared_rotation,
+    with_time_column,
 )
 from hmcl_jax.protection import Protection, empty_protection, restrict
 
@@ -61,7 +62,7 @@ class TaskAnchorState(NamedTuple):
 
     Attributes:
       anchor: parameters at the start of the task; other leaves are masked.
-      beta: as last used.
+      beta: pullback coefficient, for :func:`begin_task` to read.
     """
 
     anchor: Any
@@ -80,9 +81,10 @@ def hmcl_project(
     - ``"ca"``: the closest admissible update, to first order (paper: HMCL-CA).
     - ``"rotation"``: as ``"ca"``, but the rotation is accumulated over the task and applied as an
       exact, finite one (by its Cayley transform), so that protected Lorentz products, radii and
-      cones are kept to rounding over any number of steps. Only behind the optimizer. A
+      cones are kept to rounding over any number of steps (if the heads' time columns are 0, as they
+      are by default; else of the least-squares fit). Only behind the optimizer. A
       :func:`task_anchor` behind it shrinks the rotation instead of mixing matrices;
-      :func:`begin_task` tells it the beta.
+      :func:`begin_task` tells it the beta, which must then stay for the task.
 
     Until :func:`begin_task` is called, nothing is protected and spatial blocks pass unchanged.
     One transformation must see all heads that turn together: if it sees only some of the protected
@@ -114,6 +116,7 @@ def hmcl_project(
       The paper's Corollaries "Closest-Admissible Update" and "Minimal-Rotation Update".
     """
     _checks.choice("variant", variant, VARIANTS)
+    _checks.instance("hold_time", hold_time, bool, "True or False")
 
     def init_fn(params: Any) -> HmclProjectState:
         found = select_heads(params, heads)
@@ -146,13 +149,13 @@ def hmcl_project(
         delta = {modality: leaves[path] for modality, path in paths.items()}
         if variant == "mr":
             corrected = minimal_rotation(delta, protection, hold_time=hold_time)
-        elif variant == "ca" or not protection.shared_scales.shape[-1]:
+        elif variant == "ca":
             corrected = closest_admissible(delta, protection, hold_time=hold_time)
         else:
             if params is None:
                 raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
             since = jax.tree.map(
-                lambda start, now: None if _is_masked(start) else now - start,
+                lambda start, now: start if _is_masked(start) else now - start,
                 state.rotation.anchor,
                 params,
                 is_leaf=_is_masked,
@@ -189,15 +192,12 @@ def _finite_rotation(
     step = shared_rotation(delta, protection)
     turned = jax.tree.map(lambda total, new: keep * (total + new), old.turned, step)
     # What has moved or wants to move in protected directions is replaced by the rotation.
-    corrected = {}
+    spatial = {}
     for modality, motion in rotate(turned, protection).items():
         V, candidate = protection.basis[modality], delta[modality].astype(motion.dtype)
-        wanted = (candidate + since[modality].astype(motion.dtype))[:, 1:]
-        spatial = candidate[:, 1:] - matmul(wanted, V, V.T) + motion / keep
-        time = jnp.zeros_like(candidate[:, :1]) if hold_time else candidate[:, :1]
-        joined = jnp.concatenate([time, spatial], axis=1)
-        corrected[modality] = joined.astype(delta[modality].dtype)
-    return corrected, turned
+        wanted = candidate + since[modality].astype(motion.dtype)
+        spatial[modality] = candidate[:, 1:] - matmul(wanted[:, 1:], V, V.T) + motion / keep
+    return with_time_column(delta, spatial, hold_time), turned
 
 
 def _still(protection: Protection) -> Rotation:
@@ -282,8 +282,7 @@ def task_anchor(
             back = start.astype(dtype) - now.astype(dtype)
             return ((1 - pull) * update.astype(dtype) + pull * back).astype(update.dtype)
 
-        updates = jax.tree.map(anchored, state.anchor, updates, params, is_leaf=_is_masked)
-        return updates, state._replace(beta=jnp.asarray(beta, state.beta.dtype))
+        return jax.tree.map(anchored, state.anchor, updates, params, is_leaf=_is_masked), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -342,8 +341,9 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
 
     Args:
       opt_state: state of an optimizer that holds at least one of the two transformations.
-      params: parameters at the start of the task; they are copied, so their buffers may be donated.
-      protection: what :func:`protect` gave for them, or None to protect nothing.
+      params: parameters at the start of the task.
+      protection: what :func:`protect` gave for them, or None to protect nothing. Both are copied,
+        so that the state may be donated.
 
     Returns:
       The new optimizer state, of the same structure.
@@ -360,27 +360,26 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
     if protection is not None and not isinstance(protection, Protection):
         raise TypeError(f"protection must come from protect(), got {type(protection).__name__}.")
     leaves, structure = jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_ours)
-    anchors = [(path, node) for path, node in leaves if isinstance(node, TaskAnchorState)]
+    anchors = [node for _, node in leaves if isinstance(node, TaskAnchorState)]
     projects = [node for _, node in leaves if isinstance(node, HmclProjectState)]
     if not anchors and not projects:
         raise ValueError(
             "opt_state must hold a state of hmcl_project or task_anchor, but none was found in "
             f"{structure}."
         )
-    _checks.finite("params", params)
     if protection is not None:
         _checks.finite("protection", protection)
         _check_all_seen(protection, projects)
     replaced = []
-    for path, node in leaves:
+    for index, (_, node) in enumerate(leaves):
         if isinstance(node, TaskAnchorState):
             node = node._replace(anchor=_anchor_at(node.anchor, params))
         elif isinstance(node, HmclProjectState) and isinstance(node.protection, Protection):
-            chosen = _fitting(node.protection, protection)
+            chosen = jax.tree.map(jnp.copy, _fitting(node.protection, protection))
             rotation = node.rotation
             if rotation is not None:
                 start = _anchor_at(rotation.anchor, params)
-                beta = _beta_behind(path, start, anchors, rotation.beta)
+                beta = _beta_behind(opt_state, leaves[index + 1 :], start, rotation.beta)
                 rotation = FiniteRotationState(_still(chosen), start, beta)
             node = HmclProjectState(chosen, rotation)
         replaced.append(node)
@@ -462,29 +461,40 @@ def _anchor_at(anchor: Any, params: Any) -> Any:
                 f"params leaf {path!r} must be {leaf.dtype} of shape {leaf.shape} like the "
                 f"optimizer state, got {value.dtype} of shape {value.shape}."
             )
+        _checks.finite(f"params leaf {path!r}", value)
         return jnp.copy(value)
 
     return _map_by_path(start, anchor)
 
 
-def _beta_behind(path: Any, start: Any, anchors: list[Any], like: jax.Array) -> jax.Array:
-    """Beta of the closest task_anchor that anchors the same heads, 0 if there is none."""
+def _beta_behind(opt_state: Any, behind: list[Any], start: Any, like: jax.Array) -> jax.Array:
+    """Beta of the task_anchor behind that anchors the same heads, 0 if there is none."""
 
     def anchored(tree: Any) -> set[str]:
-        return {name for name, leaf in leaf_paths(tree).items() if not _is_masked(leaf)}
+        return {path for path, leaf in leaf_paths(tree).items() if not _is_masked(leaf)}
 
-    def shared_steps(other: Any) -> int:
-        steps = zip(path, other, strict=False)
-        return next((i for i, (a, b) in enumerate(steps) if a != b), min(len(path), len(other)))
-
-    heads = anchored(start)
-    covering = [(shared_steps(at), node) for at, node in anchors if heads <= anchored(node.anchor)]
-    if not covering:
-        return jnp.zeros_like(like)
-    closest = max(steps for steps, _ in covering)
-    nodes = [node for steps, node in covering if steps == closest]
-    if len(nodes) > 1:
+    found = [
+        (path, node.beta)
+        for path, node in behind
+        if isinstance(node, TaskAnchorState) and anchored(start) <= anchored(node.anchor)
+    ]
+    if len(found) > 1:
         raise ValueError(
-            f"The variant 'rotation' takes one task_anchor behind it, got {len(nodes)}."
+            f"The variant 'rotation' takes one task_anchor behind it, got {len(found)}."
         )
-    return jnp.broadcast_to(nodes[0].beta.astype(like.dtype), like.shape)
+    if not found:
+        return jnp.zeros_like(like)
+    beta = _injected_beta(opt_state, *found[0])
+    return jnp.broadcast_to(jnp.asarray(beta, like.dtype), like.shape)
+
+
+def _injected_beta(opt_state: Any, path: Any, beta: jax.Array) -> jax.Array:
+    """Beta of the anchor at `path`: what optax.inject_hyperparams around it says, if it does."""
+
+    def injects(node: Any) -> bool:
+        return "beta" in getattr(node, "hyperparams", ())
+
+    for at, node in jax.tree_util.tree_leaves_with_path(opt_state, is_leaf=injects):
+        if injects(node) and path[: len(at)] == at:
+            return node.hyperparams["beta"]
+    return beta

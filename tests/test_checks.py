@@ -95,7 +95,7 @@ CASES = {
         lambda: hmcl_jax.merge_moments(
             moments(), hmcl_jax.init_moments(hmcl_jax.identity_heads(["image"], 4))
         ),
-        r"'image'.*\(4, 4\) and \(5, 5\)",
+        r"'image' has \(5, 5\) beside \(4, 4\)",
     ),
     "no heads": (lambda: hmcl_jax.init_moments({}), r"at least one head, got \{\}"),
     # protection
@@ -103,6 +103,48 @@ CASES = {
     "variance 1.5": (lambda: protection(variance=1.5), r"variance must be in \(0, 1\].*= 1\.5"),
     "variance nan": (lambda: protection(variance=np.nan), "variance.*nan"),
     "min_rank": (lambda: protection(min_rank=-1), "min_rank = -1"),
+    "min_rank fraction": (lambda: protection(min_rank=1.5), "min_rank must be a whole.*1.5"),
+    "max_rank text": (lambda: protection(max_rank="3"), "max_rank must be a whole.*'3'"),
+    "swapped": (lambda: hmcl_jax.protect(HEADS, moments()), "moments must be what init_moments"),
+    "two paths": (
+        lambda: hmcl_jax.hmcl_project("mr").init({"a/b": HEADS["text"], "a": {"b": HEADS["text"]}}),
+        "Two leaves have the path 'a/b'",
+    ),
+    "same head twice": (
+        lambda: hmcl_jax.hmcl_project("mr", heads={"u": "image", "v": "image"}).init(HEADS),
+        "heads must name each head once.*'u': 'image'",
+    ),
+    "heads empty": (
+        lambda: hmcl_jax.hmcl_project("mr", heads={}).init(HEADS),
+        r"heads must name each head once, got heads = \{\}",
+    ),
+    "heads list": (
+        lambda: hmcl_jax.hmcl_project("mr", heads=["image"]).init(HEADS),
+        r"heads must be a mapping \{modality: path\}, got list",
+    ),
+    "hold_time": (lambda: hmcl_jax.hmcl_project("mr", hold_time="no"), "hold_time must be True"),
+    "entailment weight": (
+        lambda: objective.pair_loss(X, X, tau=0.1, entailment_weight=np.nan),
+        "entailment_weight must be finite.*nan",
+    ),
+    "features array": (
+        lambda: hmcl_jax.update_moments(moments(), X),
+        r"features must be a mapping \{modality: array\}, got ndarray",
+    ),
+    "delta array": (
+        lambda: hmcl_jax.closest_admissible(X, protection()),
+        r"delta must be a mapping \{modality: array\}, got ndarray",
+    ),
+    "no protection": (
+        lambda: hmcl_jax.closest_admissible(HEADS, None),
+        "protection must be what protect gives, got NoneType",
+    ),
+    "K with lifted": (
+        lambda: hmcl_jax.apply_head(HEADS["text"], lorentz.lift(X), K=-1.0),
+        r"K .*K = -1\.0",
+    ),
+    "head dtype": (lambda: hmcl_jax.identity_head(3, dtype=int), "dtype must be a floating"),
+    "dim text": (lambda: hmcl_jax.identity_head("3"), "dim must be a whole number, got dim = '3'"),
     "max_rank": (lambda: protection(min_rank=3, max_rank=2), "min_rank = 3.*max_rank = 2"),
     "basis": (lambda: protection(basis="both"), "basis must be one of.*'both'"),
     "weighting": (lambda: protection(weighting="none"), "weighting must be one of.*'none'"),
@@ -127,6 +169,14 @@ CASES = {
     "delta": (
         lambda: hmcl_jax.minimal_rotation({"audio": np.ones((3, 4))}, protection()),
         r"delta\['audio'\].*\['image', 'text'\]",
+    ),
+    "delta seeds": (
+        lambda: hmcl_jax.minimal_rotation({"image": np.ones((2, 3, 4))}, protection()),
+        r"delta\['image'\] must have shape \(3, 4\), got \(2, 3, 4\)",
+    ),
+    "integer head": (
+        lambda: hmcl_jax.apply_head(np.ones((3, 4), int), X),
+        "W must be a head of floating dtype, got dtype int",
     ),
     "delta shape": (
         lambda: hmcl_jax.closest_admissible({"image": np.ones((5, 6))}, protection()),
@@ -174,7 +224,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_is_named(case):
-    call, message = CASES[case]
+    assert_refused(*CASES[case])
+
+
+def assert_refused(call, message):
     with pytest.raises((ValueError, TypeError)) as caught:
         call()
     assert re.search(message, str(caught.value), re.S), str(caught.value)
@@ -202,6 +255,10 @@ BEGIN_CASES = {
         lambda: begin(given=moments()),
         "protection must come from protect.*FeatureM",
     ),
+    "protection nan": (
+        lambda: begin(given=jax.tree.map(lambda x: x * jnp.nan, protection())),
+        r"protection.*must be finite",
+    ),
     "head without entry": (
         lambda: begin(given=protection_of({"image": HEADS["image"]})),
         r"Head 'text' has no entry in protection, which holds \['image'\]",
@@ -212,7 +269,7 @@ BEGIN_CASES = {
     ),
     "dimension": (
         lambda: begin(given=protection_of(larger(HEADS))),
-        r"protection\.basis\['image'\] must have shape \(3, '...'\).*\(5, 0\)",
+        r"protection\.basis\['image'\] must have shape \(3, '...'\).*\(5, 5\)",
     ),
     "seed axis": (
         lambda: begin(given=hmcl_jax.protect(moments(), {m: W[None] for m, W in HEADS.items()})),
@@ -236,17 +293,14 @@ BEGIN_CASES = {
     ),
     "params nan": (
         lambda: begin(params={**HEADS, "text": jnp.asarray(with_nan(np.ones((3, 4))))}),
-        r"params\['text'\] must be finite",
+        r"params leaf 'text' must be finite",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BEGIN_CASES)
 def test_begin_task_names_the_leaf(case):
-    call, message = BEGIN_CASES[case]
-    with pytest.raises((ValueError, TypeError)) as caught:
-        call()
-    assert re.search(message, str(caught.value), re.S), str(caught.value)
+    assert_refused(*BEGIN_CASES[case])
 
 
 def test_dtype_of_the_protection_is_checked(x64):

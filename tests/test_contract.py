@@ -151,7 +151,7 @@ def test_protects_inside_every_wrapper(problem, wrapper, variant):
     before = tx.init(params)
     state = hmcl_jax.begin_task(before, params, protected(problem))
     assert jax.tree.structure(state) == jax.tree.structure(before)
-    after, _ = run(tx, state, params)
+    after, state = run(tx, state, params)
     heads = {m: W for m, W in params.items() if m != "scale"}
     assert_protected(problem, heads, {m: after[m] for m in heads}, variant)
     if "scale" in params:
@@ -184,6 +184,8 @@ def test_compiles_once_whatever_the_task_and_the_rank(rng, stage):
     update = jax.jit(chex.assert_max_traces(tx.update, n=1))
     state = tx.init(params)
     chex.clear_trace_counter()
+    updates, state = update(gradients(params), state, params)  # before any task is protected
+    params = optax.apply_updates(params, updates)
     for ranks in ([2, 3], [20, 1], [0, 31]):
         problem = random_problem(rng, 40, ranks, dtype=np.float32)
         problem = problem._replace(heads={m: np.asarray(W) for m, W in params.items()})
@@ -236,13 +238,11 @@ def test_tasks_can_change_inside_a_scan(problem, stage):
     params = heads_of(problem)
     tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
     moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), problem.lifted)
-    state = hmcl_jax.begin_task(
-        tx.init(params), params, hmcl_jax.protect(hmcl_jax.init_moments(params), params, width=4)
-    )
+    state = tx.init(params)  # has the smallest width from the start
 
     def task(carry, k):
         params, state = carry
-        state = hmcl_jax.begin_task(state, params, hmcl_jax.protect(moments, params, width=4))
+        state = hmcl_jax.begin_task(state, params, hmcl_jax.protect(moments, params))
         updates, state = tx.update(jax.tree.map(jnp.cos, params), state, params)
         return (optax.apply_updates(params, updates), state), None
 
@@ -292,6 +292,18 @@ def test_buffers_can_be_donated(problem, stage):
     chex.assert_trees_all_close(fresh, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_fresh_state_can_be_donated_with_its_parameters(problem, stage):
+    params = heads_of(problem)
+    tx = optax.chain(optax.adamw(1e-2), STAGES[stage]())
+
+    def step(params, state):
+        updates, state = tx.update(jax.tree.map(jnp.sin, params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    jax.block_until_ready(jax.jit(step, donate_argnums=(0, 1))(params, tx.init(params)))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_resumes_bitwise_from_numpy(problem, variant):
     params = heads_of(problem)
@@ -302,6 +314,22 @@ def test_resumes_bitwise_from_numpy(problem, variant):
     saved = jax.tree.map(np.asarray, (middle, state))
     again, _ = run(tx, jax.tree.map(jnp.asarray, saved[1]), jax.tree.map(jnp.asarray, saved[0]))
     chex.assert_trees_all_equal(again, expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_checkpoints_with_orbax_before_and_during_a_task(problem, variant, tmp_path):
+    from orbax.checkpoint import v1 as ocp
+
+    params = heads_of(problem)
+    tx = hmcl_jax.hmcl(1e-2, variant=variant)
+    fresh = tx.init(params)
+    for step, state in enumerate((fresh, hmcl_jax.begin_task(fresh, params, protected(problem)))):
+        ocp.save(tmp_path / str(step), state)
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        restored = ocp.load(tmp_path / str(step), abstract)
+        chex.assert_trees_all_equal(restored, state)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -88,6 +88,13 @@ def test_a_concept_entails_itself_and_the_origin_entails_all(dtype, rng):
     assert not entailment.entails(x, -x)[outside].any()
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nan_is_not_hidden(name):
+    x = jnp.array([np.nan, 0.0, 1.0], jnp.float32)
+    assert jnp.isnan(FUNCTIONS[name](x, jnp.ones(3))).any()
+    assert not entailment.entails(x, jnp.ones(3))
+
+
 def test_a_wider_kappa_opens_the_cone(rng):
     x, y = np.float32(rng.normal(size=(2, 200, 3)) * 2)
     narrow, wide = entailment.entails(x, y, kappa=0.05), entailment.entails(x, y, kappa=0.3)

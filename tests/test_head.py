@@ -68,6 +68,16 @@ def test_flax_module_trains_and_its_head_is_found(rng):
     assert float(hmcl_jax.lorentz_defect(moved, protection)) < 1e-10
 
 
+def test_flax_module_takes_K_and_dtype(rng):
+    x = np.float32(rng.normal(size=(3, 4)))
+    module = hmcl_jax.LorentzHead(K=2.0, param_dtype=jnp.bfloat16)
+    variables = module.init(jax.random.key(0), x)
+    assert variables["params"]["W"].dtype == jnp.bfloat16
+    W = jnp.array(rng.normal(size=(4, 5)), jnp.float32)
+    ours = module.apply({"params": {"W": W}}, x)
+    np.testing.assert_allclose(ours, hmcl_jax.apply_head(W, x, K=2.0), rtol=1e-6)
+
+
 def test_select_heads_names_what_is_missing_or_misshapen():
     tree = {"params": {"image": hmcl_jax.identity_head(3), "scale": jnp.ones(())}}
     with pytest.raises(ValueError, match=r"heads\['text'\] = 'params/text'.*params/image"):

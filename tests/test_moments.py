@@ -44,6 +44,9 @@ def test_batches_order_and_merging_do_not_matter(x64, rng):
     right = hmcl_jax.update_moments(empty(dtype=jnp.float64), {"image": x[10:], "text": x[:7]})
     assert_equal(hmcl_jax.merge_moments(left, right), whole, 1e-12)
     assert_equal(hmcl_jax.merge_moments(right, left), whole, 1e-12)
+    ended = hmcl_jax.merge_moments(hmcl_jax.end_task(left), hmcl_jax.end_task(right))
+    both = left.total["image"] / 10 + right.total["image"] / 30
+    np.testing.assert_allclose(ended.task_means["image"], both, rtol=1e-12)
 
 
 def test_merging_brings_in_new_modalities(rng):
@@ -73,6 +76,16 @@ def test_updates_work_under_jit(rng):
     x = np.float32(rng.normal(size=(8, 5)))
     jitted = jax.jit(hmcl_jax.update_moments)(empty(), {"image": x})
     assert_equal(jitted, hmcl_jax.update_moments(empty(), {"image": x}), 1e-6)
+
+
+def test_moments_keep_their_dtype(x64, rng):
+    moments = hmcl_jax.update_moments(empty(dtype=jnp.float32), {"image": rng.normal(size=(8, 5))})
+    assert moments.total["image"].dtype == jnp.float32
+
+
+def test_lifted_bfloat16_features_are_on_the_hyperboloid_up_to_their_rounding(rng):
+    x = jnp.array(lift(rng.normal(size=(8, 5))), jnp.bfloat16)
+    hmcl_jax.update_moments(empty(), {"image": x})
 
 
 def test_bfloat16_features_are_summed_in_float32(rng):

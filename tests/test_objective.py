@@ -28,11 +28,16 @@ def plain_loss(general, specific, tau, K=10.0, kappa=0.1, weight=0.2):
 
 def test_pair_loss_is_the_papers(x64, rng):
     text, image = rng.normal(size=(2, 20, 8))
-    for tau, weight in ((0.07, 0.2), (0.5, 1.0)):
-        ours = objective.pair_loss(text, image, tau=tau, entailment_weight=weight)
-        np.testing.assert_allclose(
-            float(ours), plain_loss(text, image, tau, weight=weight), rtol=1e-11
-        )
+    labels = np.arange(20)
+    for options in (
+        {"tau": 0.07, "K": 10.0, "kappa": 0.1, "entailment_weight": 0.2},
+        {"tau": 0.5, "K": 3.0, "kappa": 0.3, "entailment_weight": 1.0},
+    ):
+        expected = plain_loss(text, image, *options.values())
+        ours = objective.pair_loss(text, image, **options)
+        np.testing.assert_allclose(float(ours), expected, rtol=1e-11)
+        by_class = objective.prototype_loss(text, image, labels, **options)
+        np.testing.assert_allclose(float(by_class), expected, rtol=1e-11)
 
 
 def batch(rng, classes, rows, dtype, dim=16):
@@ -67,6 +72,23 @@ def test_prototype_form_equals_the_pair_form(dtype, rng, classes, valid_rows):
     absent = np.setdiff1d(np.arange(classes), labels[:valid_rows])
     np.testing.assert_array_equal(np.asarray(gradient[0])[absent], 0)
     np.testing.assert_array_equal(np.asarray(gradient[1])[valid_rows:], 0)
+
+
+def test_padding_may_hold_anything(rng):
+    prototypes, image, labels = batch(rng, 4, 8, np.float32)
+    valid = np.arange(8) < 6
+    expected = objective.prototype_loss(prototypes, image[:6], labels[:6], tau=0.1)
+    image[6:], labels[6:] = np.nan, 99
+    loss = jax.value_and_grad(
+        lambda x: objective.prototype_loss(prototypes, x, labels, tau=0.1, valid=valid)
+    )
+    value, gradient = loss(jnp.array(image))
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert jnp.isfinite(gradient).all()
+    pairs = jax.grad(
+        lambda x: objective.pair_loss(prototypes[labels % 4], x, tau=0.1, valid=valid)
+    )(jnp.array(image))
+    assert jnp.isfinite(pairs).all()
 
 
 def test_padded_pairs_have_no_effect(dtype, rng):
@@ -111,6 +133,13 @@ def test_no_valid_row_gives_zero_and_extreme_logits_stay_finite(rng):
     )
     assert jnp.isfinite(value)
     assert jnp.isfinite(gradient).all()
+
+
+def test_nan_is_not_hidden(rng):
+    text, image = np.float32(rng.normal(size=(2, 4, 3)))
+    text[1, 1] = np.nan
+    assert jnp.isnan(objective.pair_loss(text, image, tau=0.1))
+    assert jnp.isnan(objective.prototype_loss(text, image, np.arange(4), tau=0.1))
 
 
 def test_any_pair_of_modalities_lowers_the_loss_by_gradient_steps(rng):

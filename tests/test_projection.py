@@ -186,6 +186,22 @@ def test_defect_is_the_papers_least_squares_value(rng, ranks):
     np.testing.assert_allclose(float(ours), expected, rtol=1e-9)
 
 
+def test_defect_in_float32_sees_that_a_step_is_admissible(rng):
+    # Features with a large common mean and a steep spectrum, and heads of different sizes.
+    dim = 128
+    spread = 0.3 * rng.normal(size=(2, 1000, dim)) / np.arange(1, dim + 1)
+    x = np.float32(spread + 1 / np.sqrt(dim))
+    heads = {m: np.float32(hmcl_jax.identity_head(dim)) * s for m, s in (("a", 1), ("b", 1e-2))}
+    with jax.enable_x64(False):
+        moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), {"a": x[0], "b": x[1]})
+        protection = hmcl_jax.protect(moments, heads, variance=0.99)
+        delta = {m: np.float32(rng.normal(size=(dim, dim + 1))) for m in heads}
+        before = float(lorentz_defect(delta, protection))
+        after = float(lorentz_defect(closest_admissible(delta, protection), protection))
+    assert before > 1e4
+    assert after < 1e-9 * before
+
+
 def test_strain_of_a_full_rank_motion_is_the_papers_fit(rng):
     problem = random_problem(rng, 5, [5, 5])
     parts = hmcl_jax.strain(problem.delta, protected(problem))

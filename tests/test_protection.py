@@ -59,7 +59,15 @@ def test_rank_rule(dtype, rng, options, rank):
 def test_features_without_energy_protect_nothing(x):
     protection = protect_one(x.astype(np.float32), variance=0.9, min_rank=4)
     assert int(protection.rank["image"]) == 0
-    assert protection.basis["image"].shape[1] == 0
+    np.testing.assert_array_equal(protection.basis["image"], 0)
+
+
+def test_the_rank_does_not_depend_on_the_scale_of_the_features(dtype):
+    # Half of the energy is in the first direction, up to rounding.
+    x = np.diag(np.sqrt([3.0, 2.0, 1.0]))
+    for scale in (1, 0.1, 0.3, 0.7, 1.1, 100):
+        protection = protect_one((scale * x).astype(dtype), variance=0.5)
+        assert int(protection.rank["image"]) == 1
 
 
 def test_one_sample_and_constant_features_have_rank_one(rng):
@@ -78,7 +86,7 @@ def test_uncentred_moment_protects_the_mean_direction(rng):
 @pytest.mark.parametrize(
     ("rank", "dim", "width"),
     [
-        (0, 512, 0),
+        (0, 512, 32),
         (1, 512, 32),
         (32, 512, 32),
         (33, 512, 64),
@@ -154,6 +162,26 @@ def test_a_leading_seed_axis_gives_the_protection_of_each_seed(dtype, rng):
         assert {m: int(r) for m, r in mine.rank.items()} == {
             m: int(r) for m, r in alone.rank.items()
         }
+
+
+def test_moments_may_have_the_seed_axis_too(x64, rng):
+    problems = [random_problem(np.random.default_rng(seed), 6, [2, 3]) for seed in range(3)]
+    moments = [hmcl_jax.update_moments(hmcl_jax.init_moments(p.heads), p.lifted) for p in problems]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *moments)
+    heads = {m: np.stack([p.heads[m] for p in problems]) for m in problems[0].heads}
+    together = hmcl_jax.protect(stacked, heads, variance=1.0)
+    for k, problem in enumerate(problems):
+        mine = jax.tree.map(lambda x, k=k: x[k], together)
+        expected = hmcl_jax.closest_admissible(problem.delta, protected(problem))
+        for name, step in hmcl_jax.closest_admissible(problem.delta, mine).items():
+            np.testing.assert_allclose(step, expected[name], atol=1e-10)
+
+
+def test_the_width_fits_the_largest_rank(rng):
+    problem = random_problem(rng, 100, [3, 40], samples=80, dtype=np.float32)
+    protection = protected(problem)
+    assert {V.shape for V in protection.basis.values()} == {(100, 64)}
+    assert {m: int(r) for m, r in protection.rank.items()} == {"m0": 3, "m1": 40}
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: lambda *a: jax.vmap(f, (None, 0))(*a)])

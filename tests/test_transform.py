@@ -233,6 +233,12 @@ def test_the_rotation_learns_the_beta_of_the_anchor_behind_it(rng):
     assert betas(optax.partition(groups, {"m0": "a", "m1": "a", "m2": "b"})) == [0.3]
     heads_only = hmcl_jax.task_anchor(0.2, heads={"m0": "m0"})  # does not cover the heads
     assert betas(optax.chain(rotation, heads_only)) == [0]
+    injected = optax.chain(rotation, optax.inject_hyperparams(hmcl_jax.task_anchor)(beta=0.2))
+    assert betas(injected) == [0.2]
+    state = injected.init(params)
+    state[1].hyperparams["beta"] = jnp.asarray(0.6)
+    begun = hmcl_jax.begin_task(state, params, protected(problem))
+    assert round(float(begun[0].rotation.beta), 3) == 0.6
     with pytest.raises(ValueError, match="one task_anchor behind it, got 2"):
         betas(optax.chain(rotation, hmcl_jax.task_anchor(0.2), hmcl_jax.task_anchor(0.1)))
 
@@ -280,13 +286,110 @@ def test_none_protects_nothing_and_keeps_the_shapes(rng):
     np.testing.assert_array_equal(updates["m0"][:, 1:], problem.delta["m0"][:, 1:])
 
 
-def test_the_anchor_is_a_copy(rng):
+def test_everything_in_the_state_is_a_copy(rng):
     problem = random_problem(rng, 5, [3], dtype=np.float32)
     params = {m: jnp.array(W) for m, W in problem.heads.items()}
     tx = hmcl_jax.hmcl(1e-2, variant="rotation")
     state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
-    pointers = {x.unsafe_buffer_pointer() for x in params.values()}
+    given = protected(problem)
+    state = hmcl_jax.begin_task(state, params, given)
+    pointers = {x.unsafe_buffer_pointer() for x in jax.tree.leaves((params, given))}
     for leaf in jax.tree.leaves(state):
         assert leaf.unsafe_buffer_pointer() not in pointers
     anchor = next(s for s in state if isinstance(s, TaskAnchorState))
     np.testing.assert_array_equal(anchor.anchor["m0"], params["m0"])
+
+
+def test_a_new_task_starts_without_the_rotation_of_the_last(x64, rng):
+    problem = random_problem(rng, 6, [2, 3], time_column=False)
+    tx = hmcl_jax.hmcl_project("rotation")
+    state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+    updates, state = tx.update(problem.delta, state, problem.heads)
+    heads = {m: np.asarray(W) for m, W in optax.apply_updates(problem.heads, updates).items()}
+    later = problem._replace(heads=heads)
+    state = hmcl_jax.begin_task(state, heads, protected(later))
+    assert all(not np.any(x) for x in state.rotation.turned)
+    tiny = {m: 1e-7 * x for m, x in problem.delta.items()}
+    updates, _ = tx.update(tiny, state, heads)
+    expected = hmcl_jax.closest_admissible(tiny, protected(later))
+    for m, u in updates.items():
+        np.testing.assert_allclose(u, expected[m], atol=1e-12)
+
+
+def test_an_anchor_in_front_of_the_rotation_is_not_behind_it(rng):
+    problem = random_problem(rng, 5, [2], dtype=np.float32)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    tx = optax.chain(hmcl_jax.task_anchor(0.3), hmcl_jax.hmcl_project("rotation"))
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    assert float(state[1].rotation.beta) == 0
+
+
+@pytest.mark.parametrize("variant", ["mr", "ca", "rotation"])
+def test_heads_may_be_named_in_every_group_of_a_partition(rng, variant):
+    problem = random_problem(rng, 5, [2, 3], dtype=np.float32, time_column=False)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    named = {m: m for m in params}
+    tx = optax.partition(
+        {group: hmcl_jax.hmcl_project(variant, heads=named) for group in "ab"},
+        {"m0": "a", "m1": "b"},
+    )
+    state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+    updates, _ = tx.update(problem.delta, state, params)
+    expected = hmcl_jax.minimal_rotation(problem.delta, protected(problem))
+    for m, u in updates.items():
+        np.testing.assert_allclose(u, expected[m], atol=1e-5)
+
+
+def test_a_group_of_three_turns_only_if_all_others_are_unprotected(x64, rng):
+    problem = random_problem(rng, 5, [2, 3, 0], time_column=False)
+    tx = optax.partition(
+        {"a": hmcl_jax.hmcl_project("ca"), "b": hmcl_jax.hmcl_project("ca")},
+        {"m0": "a", "m1": "b", "m2": "b"},
+    )
+    state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+    updates, _ = tx.update(problem.delta, state, problem.heads)
+    expected = hmcl_jax.minimal_rotation(problem.delta, protected(problem))
+    np.testing.assert_allclose(updates["m0"], expected["m0"], atol=1e-12)
+
+
+def test_a_whole_branch_may_be_masked(rng):
+    params = {"image": hmcl_jax.identity_head(4), "tower": {"a": jnp.ones(3), "b": jnp.ones(2)}}
+    mask = {"image": True, "tower": False}
+    named = {"image": "image", "text": "tower/a"}
+    tx = optax.masked(hmcl_jax.hmcl_project("mr", heads=named), mask)
+    state = hmcl_jax.begin_task(tx.init(params), params, None)
+    updates, _ = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+    np.testing.assert_array_equal(updates["tower"]["a"], 1)
+    np.testing.assert_array_equal(updates["image"][:, 0], 0)
+
+
+def test_the_preset_hands_everything_on(rng):
+    problem = random_problem(rng, 4, [2], dtype=np.float32)
+    params = {"m0": jnp.array(problem.heads["m0"]), "scale": jnp.array(2.0)}
+    gradient = {"m0": problem.delta["m0"], "scale": jnp.array(1.0)}
+    heads = {"m0": "m0"}
+
+    def update(**options):
+        tx = hmcl_jax.hmcl(1e-2, heads=heads, **options)
+        state = tx.init(params)
+        moved = jax.tree.map(lambda x: x + 1, params)
+        return tx.update(gradient, state, moved)[0]
+
+    plain = update(beta=0.0)
+    assert float(update(beta=0.5)["scale"]) == float(plain["scale"])  # only heads are anchored
+    assert np.abs(update(beta=0.5)["m0"] - plain["m0"]).max() > 0.1
+    assert np.abs(update(beta=0.0, weight_decay=0.9)["m0"] - plain["m0"]).max() > 1e-3
+    assert np.abs(plain["m0"][:, 0]).max() == 0
+    assert np.abs(update(beta=0.0, hold_time=False)["m0"][:, 0]).max() > 1e-3
+
+
+def test_the_anchor_computes_in_float32_and_leaves_integers_alone():
+    tx = hmcl_jax.task_anchor(0.1)
+    start = {"W": jnp.array([1.0], jnp.bfloat16), "step": jnp.array(3)}
+    now = {"W": jnp.array([1.0078125], jnp.bfloat16), "step": jnp.array(5)}
+    update = {"W": jnp.array([0.0100097], jnp.bfloat16), "step": jnp.array(1)}
+    updates, _ = tx.update(update, tx.init(start), now)
+    exact = 0.9 * float(update["W"][0]) - 0.1 * 0.0078125
+    assert updates["W"].dtype == jnp.bfloat16
+    assert float(updates["W"][0]) == float(jnp.asarray(exact, jnp.bfloat16))
+    assert int(updates["step"]) == 1
