@@ -199,7 +199,7 @@ def test_defect_in_float32_sees_that_a_step_is_admissible(rng):
         before = float(lorentz_defect(delta, protection))
         after = float(lorentz_defect(closest_admissible(delta, protection), protection))
     assert before > 1e4
-    assert after < 1e-9 * before
+    assert after < 1e-7 * before  # of squares, with heads a hundred times apart in size
 
 
 def test_strain_of_a_full_rank_motion_is_the_papers_fit(rng):
