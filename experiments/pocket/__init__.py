@@ -1,0 +1,1 @@
+"""How the embedded pocket stream is made: a maintainer's tool, see ../build_pocket.py."""
