@@ -1,0 +1,54 @@
+"""A small store of two tasks."""
+
+import numpy as np
+
+from hmcl_jax.data.store import Task, write_store
+
+DIM = 8
+
+
+def tasks(rng):
+    def points(n):
+        return rng.normal(size=(n, DIM)).astype(np.float16)
+
+    return [
+        Task(
+            "animals",
+            "classification",
+            "text",
+            "image",
+            {
+                "prototypes": points(3),
+                "train_features": points(12),
+                "train_labels": rng.integers(0, 3, 12),
+                "test_features": points(5),
+                "test_labels": rng.integers(0, 3, 5),
+            },
+            classes=("cat", "dog", "owl"),
+            tree=(("cat", "mammal"), ("dog", "mammal"), ("mammal", "animal"), ("owl", "animal")),
+            scores={"zero_shot": 0.5},
+            provenance={"licence": "none"},
+        ),
+        Task(
+            "sounds",
+            "retrieval",
+            "text",
+            "audio",
+            {
+                "train_specific": points(4),
+                "train_general": points(6),
+                "train_pairs": np.array([[0, 0], [1, 1], [2, 2], [3, 3], [3, 4], [3, 5]]),
+                "test_specific": points(3),
+                "test_general": points(3),
+                "test_pairs": np.array([[0, 2], [1, 1], [2, 0]]),
+                "thumbnails": np.frombuffer(b"onetwo", np.uint8),
+                "thumbnail_ends": np.array([3, 6]),
+                "thumbnail_rows": np.array([2, 0]),
+            },
+        ),
+    ]
+
+
+def write(path, made, **more):
+    settings = {"name": "two", "backbone": "made", "K": 10.0, "tau": 0.07}
+    return write_store(path, made, **{**settings, **more})

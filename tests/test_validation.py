@@ -1,0 +1,66 @@
+"""Validation names the task, the array and the row of a planted fault."""
+
+import numpy as np
+import pytest
+from stores import tasks, write
+
+from hmcl_jax.data.store import StoreError, Task
+
+
+def change(task, name, edit):
+    array = np.array(task.arrays[name])
+    array = edit(array) if callable(edit) else array
+    return Task(**{**vars(task), "arrays": {**task.arrays, name: array}})
+
+
+def planted(name, index, value):
+    def edit(array):
+        array[index] = value
+        return array
+
+    return name, edit
+
+
+@pytest.mark.parametrize(
+    ("which", "fault", "message"),
+    [
+        (
+            0,
+            planted("train_features", (7, 2), np.nan),
+            "'animals': train_features row 7 is not fin",
+        ),
+        (1, planted("test_general", (2, 0), np.inf), "'sounds': test_general row 2 is not finite"),
+        (0, planted("test_labels", 4, 3), r"test_labels row 4 is 3, outside of \[0, 3\)"),
+        (0, planted("train_labels", 2, -1), "train_labels row 2 is -1"),
+        (1, planted("train_pairs", (3, 1), 6), r"train_pairs row 3 points to general 6, outside"),
+        (1, planted("test_pairs", (1,), [0, 2]), "test_specific row 1 is in no pair"),
+        (1, ("train_pairs", lambda a: np.concatenate([a, a[2:3]])), "train_pairs row 6 repeats"),
+        (1, planted("thumbnail_rows", 1, 3), r"thumbnail_rows row 1 is 3, outside of \[0, 3\)"),
+        (1, planted("thumbnail_ends", 1, 5), "thumbnail_ends must grow up to 6, got 5"),
+        (0, ("prototypes", lambda a: a[:2]), "prototypes has 2 rows for 3 classes"),
+        (0, ("test_labels", lambda a: a[:4]), r"test_labels must have shape \(5,\), got \(4,\)"),
+        (0, ("train_features", lambda a: a[:, :5]), r"train_features must have shape \(n, 8\)"),
+        (1, ("test_specific", lambda a: a[:0]), "test_specific is empty"),
+        (
+            0,
+            ("train_features", lambda a: np.float32(a) * 1e6),
+            "train_features row 0 has radius .*are these points",
+        ),
+    ],
+)
+def test_validate_names_the_array_and_the_row(tmp_path, rng, which, fault, message):
+    made = tasks(rng)
+    made[which] = change(made[which], *fault)
+    with pytest.raises(StoreError, match=message):
+        write(tmp_path / "a", made)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [((("cat", "a"), ("cat", "b")), "two parents"), ((("a", "b"), ("b", "a")), "cycle through")],
+)
+def test_validate_checks_the_class_tree(tmp_path, rng, tree, message):
+    made = tasks(rng)
+    made[0] = Task(**{**vars(made[0]), "tree": tree})
+    with pytest.raises(StoreError, match=message):
+        write(tmp_path / "a", made)
