@@ -185,7 +185,11 @@ def imagenet_embeddings(
 def conse(
     logits: np.ndarray, names: np.ndarray, temperature: float = 2.0, top: int = 20
 ) -> np.ndarray:
-    """Pictures in text space: class-name embeddings mixed by class probabilities, normalised."""
+    """Pictures in text space: class-name embeddings mixed by class probabilities, normalised.
+
+    Temperature and top, like the fading of :func:`imagenet_embeddings`, are provisional in the same
+    way as the settings of the towers.
+    """
     order = np.argsort(-logits, axis=1)[:, :top]
     kept = np.take_along_axis(logits, order, axis=1) / temperature
     weights = np.exp(kept - kept.max(axis=1, keepdims=True))

@@ -9,7 +9,6 @@ import numpy as np
 from pocket import pictures, vocabulary
 from pocket.pictures import Picture
 from pocket.sources import fetch
-from pocket.vocabulary import spoken
 
 ORDER = [
     "cifar10",
@@ -54,8 +53,9 @@ class TaskPlan:
     prompts: tuple[str, ...] = ("{}",)
 
 
-def _by_name(found: list[Picture], sources: tuple[str, ...], tree: list, **more) -> TaskPlan:
-    names = [p.texts[0] for p in found]
+def _classification(
+    found: list[Picture], names: list[str], sources: tuple[str, ...], tree: list, **more
+) -> TaskPlan:
     return TaskPlan(
         "classification",
         found,
@@ -65,6 +65,10 @@ def _by_name(found: list[Picture], sources: tuple[str, ...], tree: list, **more)
         tree=tuple(tree),
         **more,
     )
+
+
+def _by_name(found: list[Picture], sources: tuple[str, ...], tree: list, **more) -> TaskPlan:
+    return _classification(found, [p.texts[0] for p in found], sources, tree, **more)
 
 
 def _retrieval(found: list[Picture], sources: tuple[str, ...]) -> TaskPlan:
@@ -98,14 +102,7 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
         found = [p for p in found if p.category[0] in common]
         names = [p.category[0] for p in found]
         tree = {p.category[0]: p.category[1] for p in found if len(p.category) > 1}
-        return TaskPlan(
-            "classification",
-            found,
-            sources,
-            classes=tuple(dict.fromkeys(names)),
-            labels=tuple(names),
-            tree=tuple(sorted(tree.items())),
-        )
+        return _classification(found, names, sources, sorted(tree.items()))
 
     plans = {
         "cifar10": _by_name(
@@ -202,6 +199,3 @@ def split(plan: TaskPlan, kept: np.ndarray, seed: int = 0) -> np.ndarray:
         rows = rng.permutation(np.flatnonzero(labels == name))
         is_test[rows[: max(1, round(len(rows) / 3))]] = True
     return is_test
-
-
-__all__ = ["ORDER", "TaskPlan", "plan_base", "plan_tasks", "split", "spoken"]

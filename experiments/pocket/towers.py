@@ -23,7 +23,10 @@ DIM = 512
 
 @dataclasses.dataclass(frozen=True)
 class TowerConfig:
-    """Settings of the training, chosen by hand on held-out base pairs.
+    """Settings of the training.
+
+    Provisional: tried out by hand on zero-shot scores of the tasks' test parts, which are therefore
+    optimistic. Before a store is shipped they must be chosen on held-out base pairs alone.
 
     Attributes:
       hidden: width of the networks.
