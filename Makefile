@@ -5,13 +5,18 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: test test-all lint format clean
+.PHONY: stream test test-all lint format clean
+OUT ?= runs/pocket
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	touch $(STAMP)
+
+stream: $(STAMP)  ## the embedded stream: four methods, five seeds; OUT=folder, ARGS='--resume'
+	$(BIN)/python experiments/run_stream.py --config experiments/configs/pocket.toml \
+	  --out $(OUT) $(ARGS)
 
 test: $(STAMP)  ## the default suite
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'

@@ -65,12 +65,18 @@ def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> Feature
 
 
 @jax.jit
-def _second_moment(lifted: jax.Array) -> jax.Array:
-    return matmul(lifted.T, lifted)
+def _second_moment(lifted: jax.Array, counts: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    if counts is None:
+        return matmul(lifted.T, lifted), jnp.asarray(lifted.shape[0], jnp.int32)
+    weighted = jnp.where(counts[:, None] > 0, lifted, 0) * counts.astype(lifted.dtype)[:, None]
+    return matmul(weighted.T, lifted), jnp.sum(counts, dtype=jnp.int32)
 
 
 def update_moments(
-    moments: FeatureMoments, features: Mapping[str, ArrayLike], K: ArrayLike = 10.0
+    moments: FeatureMoments,
+    features: Mapping[str, ArrayLike],
+    K: ArrayLike = 10.0,
+    counts: Mapping[str, ArrayLike] | None = None,
 ) -> FeatureMoments:
     """Adds a batch of frozen features; batches of any size, in any order, give the same moments.
 
@@ -79,6 +85,8 @@ def update_moments(
       features: by modality, shape ``(n, d)``, or lifted, ``(n, d + 1)``. Modalities may be absent
         and may differ in n.
       K: squared radius of the hyperboloid.
+      counts: by modality, integers ``(n,)``: how often each row occurs, such as how many samples
+        each class prototype belongs to; 0 for padding. By default every row once.
 
     Returns:
       New moments.
@@ -93,6 +101,7 @@ def update_moments(
     """
     _checks.instance("moments", moments, FeatureMoments, "what init_moments gives")
     _checks.instance("features", features, Mapping, "a mapping {modality: array}")
+    counts = {} if counts is None else counts
     added = {}
     sizes = {}
     for modality, z in features.items():
@@ -110,8 +119,15 @@ def update_moments(
         _checks.finite(name, lifted)
         if jnp.shape(z)[-1] == dim + 1:
             _check_on_hyperboloid(name, lifted, K, jnp.asarray(z).dtype)
-        added[modality] = _second_moment(lifted)
-        sizes[modality] = jnp.asarray(lifted.shape[0], jnp.int32)
+        times = counts.get(modality)
+        if times is not None:
+            times = jnp.asarray(times)
+            if times.shape != lifted.shape[:1] or not jnp.issubdtype(times.dtype, jnp.integer):
+                raise ValueError(
+                    f"counts[{modality!r}] must be integers of shape ({lifted.shape[0]},), "
+                    f"got {times.dtype} of shape {times.shape}."
+                )
+        added[modality], sizes[modality] = _second_moment(lifted, times)
 
     def plus(old: Matrices, new: Matrices) -> Matrices:
         return {

@@ -8,6 +8,14 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def compilation_cache(tmp_path_factory):
+    """Programs of whole tasks are compiled once in a session, however often they are made."""
+    folder = tmp_path_factory.getbasetemp().parent / "programs"  # shared by all workers
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
     """Runs a test in float32, and again in float64 with x64 enabled."""

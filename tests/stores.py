@@ -23,6 +23,7 @@ def tasks(rng):
                 "train_labels": rng.integers(0, 3, 12),
                 "test_features": points(5),
                 "test_labels": rng.integers(0, 3, 5),
+                "tree_features": points(5),
             },
             classes=("cat", "dog", "owl"),
             tree=(("cat", "mammal"), ("dog", "mammal"), ("mammal", "animal"), ("owl", "animal")),

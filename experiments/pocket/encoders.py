@@ -94,6 +94,13 @@ class PictureEncoder:
         with np.load(target, allow_pickle=False) as data:
             return dict(data)
 
+    def features(self, pixels: list[np.ndarray]) -> np.ndarray:
+        """Features of drawn pictures, without the cache."""
+        parts: dict[str, list[np.ndarray]] = {"features": [], "logits": []}
+        for start in range(0, len(pixels), 32):
+            self._encode(pixels[start : start + 32], parts)
+        return np.concatenate(parts["features"])
+
     def _encode(self, batch: list[np.ndarray], parts: dict[str, list[np.ndarray]]) -> None:
         if not batch:
             return
@@ -104,16 +111,21 @@ class PictureEncoder:
 
 
 class TextEncoder:
-    """MiniLM: mean of the last hidden states, normalised, 384 dimensions."""
+    """MiniLM: mean of the last hidden states, normalised, 384 dimensions; cached."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         (weights,) = folder.rglob("model.safetensors")
         self.weights = safetensors.numpy.load_file(weights)
         self.tokenizer = tokenizers.Tokenizer.from_file(str(weights.parent / "tokenizer.json"))
         self.tokenizer.enable_truncation(64)
         self.tokenizer.enable_padding(length=64)
         self.forward = jax.jit(self._forward)
+        self.cache = cache / "texts.npz"
         self.known: dict[str, np.ndarray] = {}
+        if self.cache.exists():
+            with np.load(self.cache, allow_pickle=False) as data:
+                texts = data["texts"].tobytes().decode().split("\n")
+                self.known = dict(zip(texts, data["embeddings"], strict=True))
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings of texts, shape (n, 384)."""
@@ -128,7 +140,17 @@ class TextEncoder:
             mask = np.array([c.attention_mask[:length] for c in coded], np.float32)
             found = np.asarray(self.forward(self.weights, ids, mask))
             self.known.update(zip(part, found, strict=False))
+            if start % 5120 == 0 and start:
+                print(f"texts: {start}/{len(fresh)}", flush=True)
+        if len(fresh) > 1000:
+            self._keep()
         return np.stack([self.known[text] for text in texts])
+
+    def _keep(self) -> None:
+        partial = self.cache.with_suffix(".partial.npz")
+        texts = np.frombuffer("\n".join(self.known).encode(), np.uint8)
+        np.savez(partial, texts=texts, embeddings=np.stack(list(self.known.values())))
+        partial.replace(self.cache)
 
     @staticmethod
     def _forward(w: dict[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -160,14 +161,16 @@ def quickdraw_classes(folder: Path) -> list[str]:
     return sorted(path.name.removesuffix(".ndjson.gz").replace(" ", "_") for path in files)
 
 
-def tuxpaint(folder: Path) -> list[Picture]:
-    """Stamps that are photographs: not drawn, not cartoons, not symbols."""
+def tuxpaint(folder: Path, cartoons: bool) -> list[Picture]:
+    """Stamps with captions, without symbols: photographs, or else cartoons."""
     root = folder / "usr/share/tuxpaint/stamps"
     pictures = []
     for path in sorted(root.rglob("*.png")):
         category = path.relative_to(root).parts[:-1]
         text = path.with_suffix(".txt")
-        if "cartoon" in category or category[0] in ("symbols", "seasonal") or not text.exists():
+        if category[0] in ("symbols", "seasonal") or not text.exists():
+            continue
+        if ("cartoon" in category) != cartoons:
             continue
         caption = text.read_text("utf8", errors="replace").splitlines()[0].strip().rstrip(".")
         if not caption or path.name.endswith("_mirror.png") or path.name.endswith("_flip.png"):
@@ -183,8 +186,20 @@ def tuxpaint(folder: Path) -> list[Picture]:
     return pictures
 
 
-def emoji(folder: Path, base: Path, groups: list[str]) -> list[Picture]:
-    """Emoji of some groups, with name, tags, subgroup and group; no skin tones, no variants."""
+_PEOPLE = re.compile(r"\b(man|woman|men|women|person|people|boy|girl|male|female)('s)?\b")
+
+
+def for_base(label: str) -> bool:
+    """Whether an emoji's concept, whatever the gender shown, is kept for the base: one in four."""
+    concept = " ".join(_PEOPLE.sub(" ", label.lower()).replace(":", " ").split())
+    return hashlib.sha256(concept.encode()).digest()[0] % 4 == 0
+
+
+def emoji(folder: Path, base: Path, groups: list[str], base_part: bool) -> list[Picture]:
+    """Emoji of some groups, with name, tags, subgroup and group; no skin tones, no variants.
+
+    With `base_part` the concepts that only the backbone sees, else the others.
+    """
     icons = json.loads((folder / "package/icons.json").read_text())
     chars = json.loads((folder / "package/chars.json").read_text())
     meta = json.loads((base / "package/meta/groups.json").read_text())
@@ -194,6 +209,8 @@ def emoji(folder: Path, base: Path, groups: list[str]) -> list[Picture]:
         name = chars.get(entry["hexcode"].lower().replace("-fe0f", ""))
         name = name or chars.get(entry["hexcode"].lower())
         if group not in groups or name not in icons["icons"] or "keycap" in entry["label"]:
+            continue
+        if for_base(entry["label"]) != base_part:
             continue
         icon = icons["icons"][name]
         width = icon.get("width", icons.get("width", 16))
@@ -211,11 +228,10 @@ def emoji(folder: Path, base: Path, groups: list[str]) -> list[Picture]:
     return pictures
 
 
-def game_icons(folder: Path, most: int) -> list[Picture]:
-    """Icons of games, black on white, every n-th."""
+def game_icons(folder: Path, most: int, base_part: bool) -> list[Picture]:
+    """Icons of games, black on white: every second one for the task, the others for the base."""
     icons = json.loads((folder / "package/icons.json").read_text())
-    names = sorted(icons["icons"])
-    chosen = names[:: max(1, len(names) // most)][:most]
+    chosen = sorted(icons["icons"])[int(base_part) :: 2][:most]
     width, height = icons.get("width", 512), icons.get("height", 512)
     return [
         Picture(

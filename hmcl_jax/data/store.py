@@ -16,7 +16,8 @@ Two kinds of tasks, in any two modalities, `general` (text; the apex of the cone
 
 Features are space components of points on the hyperboloid, in float16 or float32. A task may also
 hold small pictures of some test samples: ``thumbnails``, JPEG files one after the other as bytes,
-``thumbnail_ends``, where each ends, and ``thumbnail_rows``, the sample that each shows.
+``thumbnail_ends``, where each ends, and ``thumbnail_rows``, the sample that each shows; and
+``tree_features``, the points of all names in its class tree (``Task.tree_names``).
 """
 
 import dataclasses
@@ -56,6 +57,7 @@ ARRAYS = {
     ),
 }
 THUMBNAILS = ("thumbnails", "thumbnail_ends", "thumbnail_rows")
+TREE = ("tree_features",)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -88,6 +90,11 @@ class Task:
     def size(self, split: str) -> int:
         """Number of samples (classification) or pairs (retrieval) in ``"train"`` or ``"test"``."""
         return len(self.arrays[f"{split}_{'labels' if self.classes else 'pairs'}"])
+
+    @property
+    def tree_names(self) -> tuple[str, ...]:
+        """All names in the class tree, sorted; the rows of ``tree_features``."""
+        return tuple(sorted({name for row in self.tree for name in row}))
 
     def thumbnail(self, row: int) -> bytes | None:
         """The small picture of a test sample, a JPEG file, if there is one."""
@@ -292,7 +299,7 @@ def _write_task(root: Path, task: Task) -> dict[str, Any]:
         raise StoreError(
             f"Task {task.name!r}: kind must be one of {list(ARRAYS)}, got {task.kind!r}."
         )
-    extra = [name for name in THUMBNAILS if name in task.arrays]
+    extra = [name for name in (*THUMBNAILS, *TREE) if name in task.arrays]
     for array in (*ARRAYS[task.kind], *extra):
         if array not in task.arrays:
             raise StoreError(f"Task {task.name!r}: {task.kind} needs the array {array}.")
@@ -408,8 +415,9 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
     for entry in manifest["tasks"]:
         kind, name = entry["kind"], entry["name"]
         known = kind in ARRAYS and NAME.fullmatch(name)
-        allowed = (set(ARRAYS[kind]), {*ARRAYS[kind], *THUMBNAILS}) if known else ()
-        if set(entry["arrays"]) not in allowed:
+        extra = set(entry["arrays"]).difference(ARRAYS[kind]) if known else set()
+        allowed: tuple[set[str], ...] = (set(), {*THUMBNAILS}, {*TREE}, {*THUMBNAILS, *TREE})
+        if not known or extra not in allowed:
             raise StoreError(f"{files.path}: task {name!r} is not of a known form.")
         arrays = {
             array: _read_array(files, f"{name}/{array}.npy", entry["arrays"][array], verify)

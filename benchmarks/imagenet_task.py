@@ -1,0 +1,91 @@
+"""What does one epoch of a task of ImageNet's shape take, in time and memory?
+
+    python benchmarks/imagenet_task.py --folder FOLDER
+    python benchmarks/imagenet_task.py --folder FOLDER --device-memory 256
+
+Makes 1,281,167 x 512 features in float16 on disk (1.3 GB, random points around 1,000 prototypes;
+kept in FOLDER for the next time) and learns one epoch with one seed: by default with features on
+the device, with a smaller --device-memory in chunks from the memory-mapped file. Prints a JSON line
+with seconds and the peak of resident memory, mapped pages of the file included.
+"""
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax.continual import Schedule, TrainConfig, make_method
+from hmcl_jax.continual.fit import Fitter
+from hmcl_jax.continual.method import TaskInfo
+from hmcl_jax.data.store import Task
+from hmcl_jax.head import identity_head
+
+
+def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:
+    """A task whose features are mapped from a file, written once."""
+    rng = np.random.default_rng(0)
+    prototypes = rng.normal(size=(classes, dim)).astype(np.float32) / np.sqrt(dim)
+    labels = rng.integers(0, classes, samples).astype(np.int32)
+    path = folder / f"features-{samples}-{dim}.npy"
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        shape = (samples, dim)
+        array = np.lib.format.open_memmap(partial, "w+", np.float16, shape)
+        for start in range(0, samples, 16384):
+            part = labels[start : start + 16384]
+            noise = rng.standard_normal((len(part), dim), np.float32) / np.sqrt(dim)
+            array[start : start + 16384] = 2 * prototypes[part] + noise
+        array.flush()
+        partial.replace(path)
+    features = np.load(path, mmap_mode="r", allow_pickle=False)
+    arrays = {"prototypes": prototypes, "train_features": features, "train_labels": labels}
+    names = tuple(f"class {i}" for i in range(classes))
+    return Task("imagenet", "classification", "text", "image", arrays, classes=names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", type=Path, required=True, help="for the features, 1.3 GB")
+    parser.add_argument("--device-memory", type=float, default=2048.0, metavar="MIB")
+    parser.add_argument("--method", default="hmcl_ca")
+    parser.add_argument("--samples", type=int, default=1_281_167)
+    parser.add_argument("--classes", type=int, default=1000)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    task = make_features(arguments.folder, arguments.samples, arguments.classes, 512)
+    config = TrainConfig(classification=Schedule(1, 5e-4), device_memory=arguments.device_memory)
+    method = make_method(arguments.method)
+    params = {m: jnp.asarray(identity_head(512))[None] for m in ("image", "text")}
+    info = TaskInfo("classification", "text", "image", True, 10.0, 0.07)
+    state = method.init(params)
+    opt_state = jax.vmap(method.transform(config, info).init)(params)
+    opt_state = method.begin_task(opt_state, state, params, info)
+    start = time.perf_counter()
+    fitted = Fitter(method, config)(params, opt_state, state, task, info, [42], 0)
+    losses = np.asarray(fitted.losses)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        json.dumps(
+            {
+                "method": arguments.method,
+                "samples": arguments.samples,
+                "classes": arguments.classes,
+                "device_memory_mib": arguments.device_memory,
+                "seconds_with_compilation": round(seconds, 1),
+                "peak_resident_gib": round(peak, 2),
+                "loss": float(losses[0, 0]),
+                "jax": jax.__version__,
+                "backend": jax.default_backend(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

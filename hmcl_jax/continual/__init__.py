@@ -1,0 +1,22 @@
+"""Learning a stream of tasks: the shared training loop, the methods, runs and checkpoints."""
+
+from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.config import ConfigError, Schedule, TrainConfig
+from hmcl_jax.continual.method import Method, MethodState
+from hmcl_jax.continual.methods import METHODS, make_method
+from hmcl_jax.continual.run import SEEDS, Event, StreamResult, run_stream
+
+__all__ = [
+    "METHODS",
+    "SEEDS",
+    "ConfigError",
+    "Event",
+    "Method",
+    "MethodState",
+    "RunError",
+    "Schedule",
+    "StreamResult",
+    "TrainConfig",
+    "make_method",
+    "run_stream",
+]

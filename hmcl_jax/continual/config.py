@@ -1,0 +1,201 @@
+"""Settings of a run: frozen dataclasses, read from TOML; unknown keys are refused."""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+KINDS = ("classification", "retrieval")
+STEPS = ("epoch", "minibatch")
+SEED_AXES = ("auto", "vmap", "map", "loop")
+ConfigT = typing.TypeVar("ConfigT")
+
+
+class ConfigError(ValueError):
+    """A setting that is unknown, of the wrong type or out of range; the message says which."""
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {name} = {value}.")
+
+
+def positive(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} must be positive and finite, got {name} = {value}.")
+
+
+def not_negative(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value >= 0):
+        raise ConfigError(f"{name} must be finite and at least 0, got {name} = {value}.")
+
+
+def fraction(name: str, value: float, *, zero: bool, one: bool) -> None:
+    """A number between 0 and 1, which may be the ends if `zero` or `one`."""
+    if not (0 < value < 1 or (zero and value == 0) or (one and value == 1)):
+        ends = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+        raise ConfigError(f"{name} must be in {ends}, got {name} = {value}.")
+
+
+def one_of(name: str, value: str, options: tuple[str, ...]) -> None:
+    if value not in options:
+        raise ConfigError(f"{name} must be one of {', '.join(options)}, got {name} = {value!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How long and how fast tasks of one kind are learned.
+
+    Attributes:
+      epochs: passes over the task.
+      learning_rate: of AdamW.
+    """
+
+    epochs: int
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        at_least("epochs", self.epochs, 1)
+        positive("learning_rate", self.learning_rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """What all methods share: the objective, the schedule, and how the work is laid out.
+
+    Attributes:
+      classification: schedule of classification tasks.
+      retrieval: schedule of retrieval tasks.
+      batch: pairs of a minibatch, among which the loss contrasts.
+      step: one optimizer step per ``"epoch"``, on the sum of its minibatches' gradients (the
+        paper), or one per ``"minibatch"``.
+      weight_decay: of AdamW.
+      entailment_weight: of the entailment term.
+      kappa: sets the minimum radius of the cones.
+      reset_optimizer: whether AdamW's moments begin anew with every task.
+      seed_axis: how seeds run side by side: ``"vmap"``, ``"map"`` (one after the other in one
+        program), ``"loop"`` (one program per seed) or ``"auto"``, which measurements chose.
+      device_memory: MiB that a task's features may take on the device; larger tasks stay on the
+        host and are fed in chunks.
+    """
+
+    classification: Schedule = Schedule(10, 5e-4)
+    retrieval: Schedule = Schedule(15, 5e-5)
+    batch: int = 1024
+    step: str = "epoch"
+    weight_decay: float = 0.0
+    entailment_weight: float = 0.2
+    kappa: float = 0.1
+    reset_optimizer: bool = True
+    seed_axis: str = "auto"
+    device_memory: float = 2048.0
+
+    def __post_init__(self) -> None:
+        at_least("batch", self.batch, 2)
+        one_of("step", self.step, STEPS)
+        one_of("seed_axis", self.seed_axis, SEED_AXES)
+        not_negative("weight_decay", self.weight_decay)
+        not_negative("entailment_weight", self.entailment_weight)
+        positive("kappa", self.kappa)
+        positive("device_memory", self.device_memory)
+
+    def schedule(self, kind: str) -> Schedule:
+        """The schedule of tasks of one kind."""
+        return self.classification if kind == "classification" else self.retrieval
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text("utf8"))
+    except OSError as error:
+        raise ConfigError(f"config = {str(path)!r} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config = {str(path)!r} is not TOML: {error}.") from error
+
+
+def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") -> ConfigT:
+    """A frozen dataclass like `default` in which the keys of a table are replaced.
+
+    Args:
+      default: an instance.
+      table: as TOML gives it; tables inside are for dataclasses inside.
+      where: path of the table, for messages.
+
+    Returns:
+      A new instance.
+
+    Raises:
+      ConfigError: for an unknown key, a wrong type or a value out of range.
+
+    Example:
+      >>> from hmcl_jax.continual.config import TrainConfig, from_mapping
+      >>> config = from_mapping(TrainConfig(), {"batch": 256, "retrieval": {"epochs": 5}})
+      >>> print(config.batch, config.retrieval)
+      256 Schedule(epochs=5, learning_rate=5e-05)
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where or 'The config'} must be a table, got {table!r}.")
+    hints = typing.get_type_hints(type(default))
+    changes = {}
+    for key, value in table.items():
+        path = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise ConfigError(f"{path} is not a setting; known are {', '.join(sorted(hints))}.")
+        old = getattr(default, key)
+        if dataclasses.is_dataclass(old) and not isinstance(old, type):
+            changes[key] = from_mapping(old, value, path)
+        else:
+            changes[key] = _as_type(path, value, hints[key])
+    try:
+        return dataclasses.replace(default, **changes)  # type: ignore[type-var]
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None
+
+
+def _as_type(path: str, value: Any, wanted: Any) -> Any:
+    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    for kind in options:
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is kind:
+            return value
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in options)
+    raise ConfigError(f"{path} must be of type {names}, got {value!r}.")
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """A table from ``"section.key=value"``, with the value in TOML's notation or a bare word.
+
+    Example:
+      >>> from hmcl_jax.continual.config import parse_override
+      >>> parse_override("train.classification.epochs=5")
+      {'train': {'classification': {'epochs': 5}}}
+    """
+    key, equals, value = text.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise ConfigError(f"A setting is written section.key=value, got {text!r}.")
+    try:
+        found = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        found = value.strip()
+    for part in reversed(parts):
+        found = {part: found}
+    return found
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, those of `over` on top."""
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,118 @@
+"""An experiment as a file: which stream, methods, seeds and order, and all settings."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hmcl_jax.continual.config import (
+    ConfigError,
+    TrainConfig,
+    from_mapping,
+    merge,
+    parse_override,
+    read_toml,
+)
+from hmcl_jax.continual.run import SEEDS, check_methods, check_seeds
+
+DEFAULT_METHODS = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What ``run_stream`` is asked to do.
+
+    Attributes:
+      stream: ``"pocket"``, or the path of a store.
+      methods: names, in the order of the tables in the file.
+      settings: of the methods, by name.
+      seeds: all trained side by side.
+      order: name of an order in the store, or the path of a file with one task per line.
+      train: settings that all methods share.
+    """
+
+    stream: str = "pocket"
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    seeds: tuple[int, ...] = SEEDS
+    order: str = "canonical"
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+
+
+def read_experiment(
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    methods: Sequence[str] | None = None,
+    **replaced: Any,
+) -> Experiment:
+    """An experiment from a TOML file, single settings and arguments, the last ones on top.
+
+    The file may hold ``stream``, ``seeds``, ``order``, a table ``[train]`` and tables
+    ``[methods.NAME]`` with the method's settings (and ``method``, if NAME is not one itself).
+
+    Args:
+      path: of the file; without it everything has its default.
+      overrides: like ``"train.batch=256"`` or ``"methods.hmcl_mr.beta=0.1"``.
+      methods: names, instead of all tables of the file.
+      **replaced: ``stream``, ``seeds`` or ``order``, None for no change.
+
+    Returns:
+      The experiment.
+
+    Raises:
+      ConfigError: naming the key, the value and what is allowed.
+
+    Example:
+      >>> from hmcl_jax.continual.experiment import read_experiment
+      >>> experiment = read_experiment(overrides=["methods.hmcl_mr.beta=0.1"], methods=["hmcl_mr"])
+      >>> print(experiment.methods, experiment.settings)
+      ('hmcl_mr',) {'hmcl_mr': {'beta': 0.1}}
+    """
+    table: dict[str, Any] = {} if path is None else read_toml(path)
+    listed = table.get("methods", {})
+    for text in overrides:
+        table = merge(table, parse_override(text))
+    table = merge(table, {key: value for key, value in replaced.items() if value is not None})
+    known = ("stream", "seeds", "order", "train", "methods")
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{key} is not a setting; known are {', '.join(known)}.")
+    settings = table.get("methods", {})
+    if not isinstance(settings, Mapping) or not all(
+        isinstance(value, Mapping) for value in settings.values()
+    ):
+        raise ConfigError(f"methods must be tables [methods.NAME], got {settings!r}.")
+    names = tuple(methods if methods is not None else (listed or DEFAULT_METHODS))
+    check_methods(names, settings)
+    for key in ("stream", "order"):
+        if not isinstance(table.get(key, ""), str):
+            raise ConfigError(f"{key} must be a name or a path, got {table[key]!r}.")
+    seeds = table.get("seeds", SEEDS)
+    if not isinstance(seeds, list | tuple):
+        raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
+    return Experiment(
+        stream=table.get("stream", "pocket"),
+        methods=names,
+        settings=settings,
+        seeds=check_seeds(seeds),
+        order=table.get("order", "canonical"),
+        train=from_mapping(TrainConfig(), table.get("train", {}), "train"),
+    )
+
+
+def read_order(order: str, known: Sequence[str]) -> str | list[str]:
+    """The name of an order, or the tasks that a file names, one per line."""
+    if order in known:
+        return order
+    path = Path(order)
+    if not path.is_file():
+        raise ConfigError(
+            f"order must be one of {', '.join(known)}, or a file with one task per line, "
+            f"got order = {order!r}."
+        )
+    try:
+        lines = path.read_text("utf8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"order = {order!r} cannot be read: {error}.") from error
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]

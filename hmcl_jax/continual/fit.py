@@ -1,0 +1,371 @@
+"""One task, all seeds: the whole training of a task is one compiled function.
+
+Inside, a scan over epochs; in each epoch a loop over minibatches whose gradients are summed, then
+one optimizer step (or one step per minibatch). Arrays are padded to few sizes and the number of
+minibatches is an argument, so that tasks of different sizes share a program, and padding costs
+memory but no time.
+
+The order of the pairs is drawn on the host from (seed, place of the task, epoch), so that a seed's
+result depends neither on the seeds beside it nor on padding, chunks or an interruption. Tasks that
+exceed the device budget stay on the host; minibatches are then gathered there and fed in chunks,
+through the same functions.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax.continual.config import TrainConfig
+from hmcl_jax.continual.gradients import Fetch, step_each, step_once, sum_gradients
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo
+from hmcl_jax.continual.pairs import (
+    Pairs,
+    draw_orders,
+    gather,
+    minibatch_rows,
+    pad_pairs,
+    training_pairs,
+)
+from hmcl_jax.data.store import Task
+
+# Floating-point operations of a program beyond which it is split between epochs, to show progress.
+LONG = 1e13
+
+
+class Fitted(NamedTuple):
+    """A learned task.
+
+    Attributes:
+      params: heads, with a seed axis.
+      opt_state: likewise.
+      losses: mean loss of a minibatch, ``(seeds, epochs)``.
+    """
+
+    params: Heads
+    opt_state: Any
+    losses: jax.Array
+
+
+class Fitter:
+    """Learns tasks with one method; holds the compiled programs of a stream.
+
+    Args:
+      method: the record.
+      config: shared settings.
+      tell: is told of a long task how many of its epochs are done.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        config: TrainConfig,
+        tell: Callable[[int, int], None] = lambda done, epochs: None,
+    ) -> None:
+        self.method, self.config, self.tell = method, config, tell
+        self.seed_axis = config.seed_axis
+        if self.seed_axis == "auto":
+            self.seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
+        self._programs: dict[Any, Any] = {}
+
+    def compilations(self) -> int:
+        """Programs compiled so far for learning tasks."""
+        return sum(program._cache_size() for program in self._programs.values())
+
+    def __call__(
+        self,
+        params: Heads,
+        opt_state: Any,
+        state: MethodState,
+        task: Task,
+        info: TaskInfo,
+        seeds: Sequence[int],
+        index: int,
+    ) -> Fitted:
+        """Learns a task.
+
+        Args:
+          params: heads, with a seed axis.
+          opt_state: at the task's start.
+          state: of the method.
+          task: whose training part is learned.
+          info: of the task.
+          seeds: as many as the seed axis is long.
+          index: place of the task in the stream.
+
+        Returns:
+          What was learned.
+        """
+        data = training_pairs(task)
+        size = data.specific.nbytes + data.general.nbytes
+        if size > self.config.device_memory * 2**20:
+            return _fit_in_chunks(self, params, opt_state, state, data, info, seeds, index)
+        count = len(data.pairs)
+        epochs = self.config.schedule(info.kind).epochs
+        padded = jax.device_put(pad_pairs(data, info.kind))
+        rows = minibatch_rows(count, self.config.batch)
+        work = len(seeds) * count * data.specific.shape[1] ** 2 * 6.0
+        most = epochs if work * epochs < LONG else max(1, int(epochs * LONG / (work * epochs)))
+        losses = []
+        for first in range(0, epochs, most):
+            chosen = range(first, min(first + most, epochs))
+            orders = draw_orders(seeds, index, chosen, count, len(padded.pairs))
+            arguments = (params, opt_state, state.own, orders)
+            rest = (state.shared, padded, np.int32(count))
+            params, opt_state, loss = self._run(info, rows, arguments, rest)
+            losses.append(loss)
+            if most < epochs:
+                jax.block_until_ready(loss)
+                self.tell(chosen[-1] + 1, epochs)
+        return Fitted(params, opt_state, jnp.concatenate(losses, axis=1))
+
+    def _run(self, info: TaskInfo, rows: int, arguments: Any, rest: Any) -> Fitted:
+        program = self.program("task", info, rows)
+        if self.seed_axis != "loop":
+            return program(*arguments, *rest)
+        fitted = []
+        for seed in range(len(arguments[-1])):
+            one = jax.tree.map(lambda x, seed=seed: x[seed : seed + 1], arguments)
+            fitted.append(program(*one, *rest))
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *fitted)
+
+    def program(self, name: str, info: TaskInfo, rows: int) -> Any:
+        """The compiled function of one kind of task: "task", "gradient", "step" or "steps"."""
+        later = dataclasses.replace(info, first=False)
+        if self.method.stages(info) == self.method.stages(later):
+            info = later
+        key = (name, info, rows)
+        if key not in self._programs:
+            one = functools.partial(_PROGRAMS[name], self.method, self.config, info, rows)
+            self._programs[key] = jax.jit(_over_seeds(one, self.seed_axis))
+        return self._programs[key]
+
+
+def _over_seeds(one: Callable[..., Any], seed_axis: str) -> Callable[..., Any]:
+    """A function of (params, opt_state, own, own data; shared, data, count) over seeds."""
+
+    def run(params: Any, opt_state: Any, own: Any, fed: Any, *rest: Any) -> Any:
+        if seed_axis == "vmap":
+            axes = (0, 0, 0, 0, *(None for _ in rest))
+            return jax.vmap(one, in_axes=axes)(params, opt_state, own, fed, *rest)
+        return jax.lax.map(lambda own_parts: one(*own_parts, *rest), (params, opt_state, own, fed))
+
+    return run
+
+
+def _fit_one(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    rows: int,
+    params: Heads,
+    opt_state: Any,
+    own: Any,
+    orders: jax.Array,
+    shared: Any,
+    data: Pairs,
+    count: jax.Array,
+) -> Fitted:
+    """The training of one seed on one task."""
+    state = MethodState(shared, own)
+    tx = method.transform(config, info)
+    minibatches = -(-count // rows)
+
+    def epoch(carry: Any, order: jax.Array) -> Any:
+        def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+            at = number * rows + jnp.arange(rows, dtype=jnp.int32)
+            chosen = data.pairs[order[jnp.minimum(at, order.shape[0] - 1)]]
+            general = chosen[:, 1]
+            if info.kind == "retrieval":
+                general_rows = data.general[general]
+            else:
+                general_rows = jnp.zeros((), data.general.dtype)
+            return general_rows, data.specific[chosen[:, 0]], general, at < count
+
+        params, opt_state = carry
+        if config.step == "minibatch":
+            return step_each(
+                *(method, config, tx, info, params, opt_state, state),
+                *(data.general, fetch, minibatches),
+            )
+        gradients: tuple[Heads, ...] = ()
+        losses = []
+        for _ in range(method.stages(info)):
+            at = method.point(params, gradients, state)
+            gradient, loss = sum_gradients(
+                method, config, info, at, state, data.general, fetch, minibatches
+            )
+            gradients = (*gradients, gradient)
+            losses.append(loss)
+        carry = step_once(method, tx, info, params, opt_state, state, gradients, minibatches)
+        return carry, losses[0] / minibatches
+
+    (params, opt_state), losses = jax.lax.scan(epoch, (params, opt_state), orders)
+    return Fitted(params, opt_state, losses)
+
+
+def _chunk_fetch(rows: int, fed: Any, offset: jax.Array, count: jax.Array) -> Fetch:
+    """Minibatches of a chunk that the host has gathered in order."""
+
+    def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        general, specific, numbers = (
+            jax.lax.dynamic_slice_in_dim(x, number * rows, rows) if x.ndim else x for x in fed
+        )
+        at = offset + number * rows + jnp.arange(rows, dtype=jnp.int32)
+        return general, specific, numbers, at < count
+
+    return fetch
+
+
+def _gradient_of_chunk(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    rows: int,
+    params: Heads,
+    sums: Any,
+    own: Any,
+    fed: Any,
+    shared: Any,
+    general: jax.Array,
+    offset: jax.Array,
+    minibatches: jax.Array,
+    count: jax.Array,
+) -> Any:
+    fetch = _chunk_fetch(rows, fed, offset, count)
+    state = MethodState(shared, own)
+    found = sum_gradients(method, config, info, params, state, general, fetch, minibatches)
+    return jax.tree.map(jnp.add, sums, found)
+
+
+def _steps_of_chunk(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    rows: int,
+    params: Heads,
+    opt_state: Any,
+    own: Any,
+    fed: Any,
+    shared: Any,
+    general: jax.Array,
+    offset: jax.Array,
+    minibatches: jax.Array,
+    count: jax.Array,
+) -> Any:
+    fetch = _chunk_fetch(rows, fed, offset, count)
+    state, tx = MethodState(shared, own), method.transform(config, info)
+    carry, mean = step_each(
+        method, config, tx, info, params, opt_state, state, general, fetch, minibatches
+    )
+    return carry, mean * minibatches
+
+
+def _step_of_epoch(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    rows: int,
+    params: Heads,
+    opt_state: Any,
+    own: Any,
+    gradients: tuple[Heads, ...],
+    shared: Any,
+    minibatches: jax.Array,
+) -> tuple[Heads, Any]:
+    del rows
+    tx, state = method.transform(config, info), MethodState(shared, own)
+    return step_once(method, tx, info, params, opt_state, state, gradients, minibatches)
+
+
+def _point_of_stage(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    rows: int,
+    params: Heads,
+    opt_state: Any,
+    own: Any,
+    gradients: tuple[Heads, ...],
+    shared: Any,
+) -> Heads:
+    del config, info, rows, opt_state
+    return method.point(params, gradients, MethodState(shared, own))
+
+
+_PROGRAMS: dict[str, Callable[..., Any]] = {
+    "task": _fit_one,
+    "gradient": _gradient_of_chunk,
+    "steps": _steps_of_chunk,
+    "step": _step_of_epoch,
+    "point": _point_of_stage,
+}
+
+
+def _fit_in_chunks(
+    fitter: Fitter,
+    params: Heads,
+    opt_state: Any,
+    state: MethodState,
+    data: Pairs,
+    info: TaskInfo,
+    seeds: Sequence[int],
+    index: int,
+) -> Fitted:
+    """As :func:`_fit_one`, for tasks whose features stay on the host."""
+    config, method, count = fitter.config, fitter.method, len(data.pairs)
+    rows = minibatch_rows(count, config.batch)
+    minibatches = -(-count // rows)
+    sides = (data.general, data.specific) if info.kind == "retrieval" else (data.specific,)
+    of_minibatch = len(seeds) * rows * sum(side[:1].nbytes for side in sides)
+    # Two chunks are on the device at a time: one is worked on, the next is on its way.
+    most = max(1, int(config.device_memory * 2**20 / 2 / of_minibatch))
+    prototypes = np.zeros((), np.float32)
+    if info.kind == "classification":
+        prototypes = pad_pairs(data._replace(specific=data.general, pairs=data.general), info.kind)[
+            0
+        ]
+    program = functools.partial(fitter.program, info=info, rows=rows)
+    n, zero = np.int32(minibatches), jax.tree.map(jnp.zeros_like, params)
+    nothing = jnp.zeros(len(seeds), next(iter(params.values())).dtype)
+    losses = []
+    for epoch in range(config.schedule(info.kind).epochs):
+        order = draw_orders(seeds, index, [epoch], count, minibatches * rows)[:, 0]
+
+        def chunks(order: np.ndarray = order) -> Iterator[tuple[Any, int, int]]:
+            for first in range(0, minibatches, most):
+                part = slice(first * rows, min(first + most, minibatches) * rows)
+                numbers = min(most, minibatches - first)
+                yield gather(data, info.kind, order[:, part], most * rows), first * rows, numbers
+
+        if config.step == "minibatch":
+            total = nothing
+            for fed, offset, numbers in chunks():
+                (params, opt_state), loss = program("steps")(
+                    params, opt_state, state.own, fed, state.shared, prototypes,
+                    np.int32(offset), np.int32(numbers), np.int32(count),
+                )  # fmt: skip
+                total = total + loss
+            losses.append(total / minibatches)
+            continue
+        gradients: tuple[Heads, ...] = ()
+        for _ in range(method.stages(info)):
+            at = program("point")(params, opt_state, state.own, gradients, state.shared)
+            sums = (zero, nothing)
+            for fed, offset, numbers in chunks():
+                sums = program("gradient")(
+                    at, sums, state.own, fed, state.shared, prototypes,
+                    np.int32(offset), np.int32(numbers), np.int32(count),
+                )  # fmt: skip
+            total = total if gradients else sums[1]
+            gradients = (*gradients, sums[0])
+        params, opt_state = program("step")(
+            params, opt_state, state.own, gradients, state.shared, n
+        )
+        losses.append(total / minibatches)
+        fitter.tell(epoch + 1, config.schedule(info.kind).epochs)
+    return Fitted(params, opt_state, jnp.stack(losses, axis=1))

@@ -1,0 +1,147 @@
+"""The objective of a task for one seed: sums of minibatch gradients, and optimizer steps.
+
+The general side of a classification task, its class prototypes, goes through its head once per
+step: the heads are constant in between, and the gradient is pulled back once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hmcl_jax import objective
+from hmcl_jax.continual.config import TrainConfig
+from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo
+from hmcl_jax.head import apply_head
+
+# Number of a minibatch to its general rows, specific rows, general numbers, and which are valid.
+Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array, jax.Array]]
+
+
+def step_once(
+    method: Method,
+    tx: optax.GradientTransformation,
+    info: TaskInfo,
+    params: Heads,
+    opt_state: Any,
+    state: MethodState,
+    gradients: tuple[Heads, ...],
+    minibatches: jax.Array,
+) -> tuple[Heads, Any]:
+    gradient = method.combine(gradients, params, state, minibatches, info)
+    updates, opt_state = tx.update(gradient, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+
+def sum_gradients(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    params: Heads,
+    state: MethodState,
+    general: jax.Array,
+    fetch: Fetch,
+    minibatches: jax.Array,
+) -> tuple[Heads, jax.Array]:
+    """Sum over minibatches of the gradients and losses at `params`."""
+    hoisted, pull_back = _hoist(info, params, general)
+    zero = jax.tree.map(jnp.zeros_like, (params, hoisted))
+    carry = (*zero, jnp.zeros((), params[info.specific].dtype))
+
+    def add(number: jax.Array, carry: Any) -> Any:
+        batch = fetch(number)
+        loss, gradients = jax.value_and_grad(_loss, argnums=(0, 1))(
+            params, hoisted, batch, general, method, config, info, state
+        )
+        return jax.tree.map(jnp.add, carry, (*gradients, loss))
+
+    total, of_hoisted, loss = jax.lax.fori_loop(0, minibatches, add, carry)
+    return jax.tree.map(jnp.add, total, pull_back(of_hoisted)), loss
+
+
+def _hoist(
+    info: TaskInfo, params: Heads, general: jax.Array
+) -> tuple[jax.Array, Callable[[jax.Array], Heads]]:
+    """Points of the class prototypes and the way back; nothing for retrieval."""
+    if info.kind == "retrieval":
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return jnp.zeros((), params[info.general].dtype), lambda _: nothing
+    W = params[info.general]
+    points, back = jax.vjp(lambda W: apply_head(W, general.astype(W.dtype), info.K), W)
+
+    def pull_back(gradient: jax.Array) -> Heads:
+        found = dict(jax.tree.map(jnp.zeros_like, params))
+        found[info.general] = back(gradient)[0]
+        return found
+
+    return points, pull_back
+
+
+def _loss(
+    params: Heads,
+    hoisted: jax.Array,
+    batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+    prototypes: jax.Array,
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    state: MethodState,
+) -> jax.Array:
+    """Loss of one minibatch."""
+    general, specific, numbers, valid = batch
+    W = params[info.specific]
+    specific = specific.astype(W.dtype)
+    points = apply_head(W, specific, info.K)
+    settings: dict[str, Any] = {
+        "tau": info.tau,
+        "K": info.K,
+        "kappa": config.kappa,
+        "entailment_weight": config.entailment_weight,
+        "valid": valid,
+    }
+    if info.kind == "classification":
+        loss = objective.prototype_loss(hoisted, points, numbers, **settings)
+    else:
+        general = general.astype(W.dtype)
+        hoisted = apply_head(params[info.general], general, info.K)
+        loss = objective.pair_loss(hoisted, points, **settings)
+    if method.term is None:
+        return loss
+    if info.kind == "classification":
+        hoisted, general = hoisted[numbers], prototypes[numbers].astype(W.dtype)
+    return loss + method.term(state, Batch(general, specific, hoisted, points, valid), info)
+
+
+def step_each(
+    method: Method,
+    config: TrainConfig,
+    tx: optax.GradientTransformation,
+    info: TaskInfo,
+    params: Heads,
+    opt_state: Any,
+    state: MethodState,
+    general: jax.Array,
+    fetch: Fetch,
+    minibatches: jax.Array,
+) -> Any:
+    """One optimizer step per minibatch."""
+
+    one = jnp.ones((), jnp.int32)
+
+    def step(number: jax.Array, carry: Any) -> Any:
+        params, opt_state, total = carry
+        gradients: tuple[Heads, ...] = ()
+        for _ in range(method.stages(info)):
+            at = method.point(params, gradients, state)
+            gradient, loss = sum_gradients(
+                method, config, info, at, state, general, lambda _: fetch(number), one
+            )
+            total = total if gradients else total + loss
+            gradients = (*gradients, gradient)
+        return *step_once(method, tx, info, params, opt_state, state, gradients, one), total
+
+    carry = (params, opt_state, jnp.zeros((), params[info.specific].dtype))
+    params, opt_state, total = jax.lax.fori_loop(0, minibatches, step, carry)
+    return (params, opt_state), total / minibatches

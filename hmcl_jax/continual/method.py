@@ -1,0 +1,170 @@
+"""The record that every continual-learning method fills: a few pure functions.
+
+A run trains seeds side by side, so parameters, optimizer state and a method's `own` state carry a
+leading seed axis outside of :mod:`hmcl_jax.continual.fit` and none inside (`term`, `point`,
+`combine` see one seed). What is the same for all seeds, because features are frozen, is `shared`.
+All state is an argument: no function here closes over anything that a task changes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from hmcl_jax.continual.config import TrainConfig
+
+Heads = dict[str, jax.Array]
+
+
+class MethodState(NamedTuple):
+    """What a method carries from task to task.
+
+    Attributes:
+      shared: the same for all seeds.
+      own: with a leading seed axis.
+    """
+
+    shared: Any
+    own: Any
+
+
+class Batch(NamedTuple):
+    """A minibatch, as a method's `term` sees it.
+
+    Attributes:
+      general: frozen features of the general modality, ``(B, d)``.
+      specific: frozen features of the specific modality, ``(B, d)``.
+      general_points: what the heads make of them now.
+      specific_points: likewise.
+      valid: which rows are not padding.
+    """
+
+    general: jax.Array
+    specific: jax.Array
+    general_points: jax.Array
+    specific_points: jax.Array
+    valid: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskInfo:
+    """What is known of a task when its program is compiled.
+
+    Attributes:
+      kind: ``"classification"`` or ``"retrieval"``.
+      general: modality of the prototypes or captions.
+      specific: modality of the samples.
+      first: whether it is the first of the stream.
+      K: squared radius of the hyperboloid.
+      tau: temperature of the logits.
+    """
+
+    kind: str
+    general: str
+    specific: str
+    first: bool
+    K: float
+    tau: float
+
+
+class TaskEnd(NamedTuple):
+    """What a method gets to see when a task has been learned.
+
+    Attributes:
+      info: of the task.
+      features: frozen features by modality, ``(n, d)`` on the host, perhaps memory mapped. If one
+        modality takes both roles its rows are joined, general first.
+      counts: how often each of these rows occurs in the task's pairs.
+      pairs: rows (specific, general) that belong together, ``(p, 2)``; of the two arrays below.
+      general: frozen features of the general modality.
+      specific: frozen features of the specific modality.
+      seeds: of the run.
+      place: of the task in the stream, from 0.
+    """
+
+    info: TaskInfo
+    features: Mapping[str, np.ndarray]
+    counts: Mapping[str, np.ndarray]
+    pairs: np.ndarray
+    general: np.ndarray
+    specific: np.ndarray
+    seeds: tuple[int, ...]
+    place: int
+
+
+def _adamw(config: TrainConfig, info: TaskInfo) -> optax.GradientTransformation:
+    rate = config.schedule(info.kind).learning_rate
+    return optax.adamw(rate, weight_decay=config.weight_decay)
+
+
+def _nothing(params: Heads) -> MethodState:
+    del params
+    return MethodState((), ())
+
+
+def _keep(state: MethodState, params: Heads, *_: Any) -> MethodState:
+    del params
+    return state
+
+
+def _untouched(opt_state: Any, state: MethodState, params: Heads, info: TaskInfo) -> Any:
+    del state, params, info
+    return opt_state
+
+
+def _one_stage(info: TaskInfo) -> int:
+    del info
+    return 1
+
+
+def _here(params: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
+    del gradients, state
+    return params
+
+
+def _the_gradient(
+    gradients: tuple[Heads, ...],
+    params: Heads,
+    state: MethodState,
+    minibatches: jax.Array,
+    info: TaskInfo,
+) -> Heads:
+    del params, state, minibatches, info
+    return gradients[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A continual-learning method. The defaults make plain fine-tuning.
+
+    Attributes:
+      name: for tables and folders.
+      settings: a frozen dataclass, kept with the results.
+      init: heads (seed axis) to the first :class:`MethodState`.
+      widen: the state for heads among which new modalities have appeared.
+      transform: the optimizer of a task, from the shared config.
+      begin_task: the optimizer state at a task's start, from a fresh or a carried one. On the host,
+        all seeds at once.
+      term: an addition to the loss of every minibatch, ``(state, batch, info) -> scalar``.
+      stages: how many gradients of the whole objective a step takes.
+      point: where gradient number ``len(gradients)`` is taken.
+      combine: the gradient handed to the optimizer, from those of all stages.
+      end_task: the state after a task. On the host, all seeds at once.
+    """
+
+    name: str
+    settings: Any = None
+    init: Callable[[Heads], MethodState] = _nothing
+    widen: Callable[[MethodState, Heads], MethodState] = _keep
+    transform: Callable[[TrainConfig, TaskInfo], optax.GradientTransformation] = _adamw
+    begin_task: Callable[[Any, MethodState, Heads, TaskInfo], Any] = _untouched
+    term: Callable[[MethodState, Batch, TaskInfo], jax.Array] | None = None
+    stages: Callable[[TaskInfo], int] = _one_stage
+    point: Callable[[Heads, tuple[Heads, ...], MethodState], Heads] = _here
+    combine: Callable[[tuple[Heads, ...], Heads, MethodState, jax.Array, TaskInfo], Heads] = (
+        _the_gradient
+    )
+    end_task: Callable[[MethodState, Heads, TaskEnd], MethodState] = _keep

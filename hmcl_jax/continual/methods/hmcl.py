@@ -1,0 +1,131 @@
+"""HMCL: every step of AdamW is corrected so that old modalities move by one shared rotation."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import optax
+
+from hmcl_jax.continual.config import ConfigError, TrainConfig, at_least, fraction, one_of
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
+from hmcl_jax.protection import protect
+from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
+
+PLACEMENTS = ("pre", "post", "post+anchor")
+CHUNK = 16384  # rows of features per device transfer
+
+
+@dataclasses.dataclass(frozen=True)
+class HmclSettings:
+    """Settings of HMCL.
+
+    Attributes:
+      variant: ``"mr"``, ``"ca"`` or ``"rotation"`` (the finite form of ca).
+      placement: of the correction: ``"pre"`` (on the raw gradient), ``"post"`` (on the step that
+        AdamW takes) or ``"post+anchor"``, the paper's complete method.
+      variance: share rho of the features' energy that is protected.
+      min_rank: least number of protected directions, k_min.
+      beta: pullback towards the task's start.
+      beta_retrieval: the same for retrieval tasks, if it differs.
+      basis: ``"per_modality"`` or ``"joint"``.
+      weighting: of old tasks in the moments: by ``"samples"`` or ``"tasks"``.
+    """
+
+    variant: str = "ca"
+    placement: str = "post+anchor"
+    variance: float = 0.6
+    min_rank: int = 8
+    beta: float = 0.05
+    beta_retrieval: float | None = None
+    basis: str = "per_modality"
+    weighting: str = "samples"
+
+    def __post_init__(self) -> None:
+        one_of("variant", self.variant, VARIANTS)
+        one_of("placement", self.placement, PLACEMENTS)
+        one_of("basis", self.basis, ("per_modality", "joint"))
+        one_of("weighting", self.weighting, ("samples", "tasks"))
+        fraction("variance", self.variance, zero=False, one=True)
+        at_least("min_rank", self.min_rank, 0)
+        fraction("beta", self.beta, zero=True, one=False)
+        if self.beta_retrieval is not None:
+            fraction("beta_retrieval", self.beta_retrieval, zero=True, one=False)
+        if self.variant == "rotation" and self.placement == "pre":
+            raise ConfigError("variant 'rotation' corrects a step, so placement must not be 'pre'.")
+
+
+def make(name: str, settings: HmclSettings) -> Method:
+    """The record of HMCL."""
+    bound = {
+        part.__name__.removeprefix("_"): functools.partial(part, settings)
+        for part in (_transform, _begin_task)
+    }
+    return Method(name, settings, init=_init, widen=_widen, end_task=_end_task, **bound)
+
+
+def _transform(
+    settings: HmclSettings, config: TrainConfig, info: TaskInfo
+) -> optax.GradientTransformation:
+    rate = config.schedule(info.kind).learning_rate
+    adamw = optax.adamw(rate, weight_decay=config.weight_decay)
+    project = hmcl_project(settings.variant)
+    if settings.placement == "pre":
+        return optax.chain(project, adamw)
+    if settings.placement == "post":
+        return optax.chain(adamw, project)
+    beta = settings.beta
+    if info.kind == "retrieval" and settings.beta_retrieval is not None:
+        beta = settings.beta_retrieval
+    return optax.chain(adamw, project, task_anchor(beta))
+
+
+def _init(params: Heads) -> MethodState:
+    return MethodState(init_moments({m: W[0] for m, W in params.items()}), ())
+
+
+def _widen(state: MethodState, params: Heads) -> MethodState:
+    return state._replace(shared=merge_moments(state.shared, _init(params).shared))
+
+
+def _begin_task(
+    settings: HmclSettings, opt_state: Any, state: MethodState, params: Heads, info: TaskInfo
+) -> Any:
+    if info.first:
+        return begin_task(opt_state, params, None)
+    protection = protect(
+        state.shared,
+        params,
+        variance=settings.variance,
+        min_rank=settings.min_rank,
+        basis=settings.basis,
+        weighting=settings.weighting,
+    )
+    return begin_task(opt_state, params, protection)
+
+
+def _end_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
+    del params
+    moments = state.shared
+    for modality, features in end.features.items():
+        for start in range(0, len(features), CHUNK):
+            rows, counts = features[start : start + CHUNK], end.counts[modality]
+            counts = counts[start : start + CHUNK]
+            # Padded to few shapes, so that few programs are compiled.
+            missing = _padded(len(rows)) - len(rows)
+            rows = np.pad(np.asarray(rows), ((0, missing), (0, 0)))
+            moments = update_moments(
+                moments,
+                {modality: rows},
+                end.info.K,
+                {modality: np.pad(counts, (0, missing)).astype(np.int32)},
+            )
+    return state._replace(shared=end_task(moments))
+
+
+def _padded(rows: int) -> int:
+    size = 256
+    while size < rows:
+        size *= 4
+    return min(size, CHUNK)

@@ -1,0 +1,389 @@
+"""A stream of tasks, one method after the other, all seeds at once.
+
+After every task each task seen so far is evaluated, and the run is checkpointed: heads, method
+state (moments, memories), AdamW's moments if they outlive a task, and all scores. Whatever else a
+task begins with (anchor, protected system, orders) follows from these, so that a run that was
+killed goes on bitwise as if it had not been.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax.continual.checkpoint import Run, open_run
+from hmcl_jax.continual.config import ConfigError, TrainConfig
+from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.fit import Fitter
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.methods import make_method
+from hmcl_jax.continual.pairs import training_pairs
+from hmcl_jax.data.store import Store, Task
+from hmcl_jax.evaluation import is_complete
+from hmcl_jax.head import identity_head
+
+SEEDS = (42, 123, 456, 789, 1024)  # the paper's
+CHECKPOINT_SCHEMA = 1
+Listener = Callable[["Event"], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What happens during a run, for those who show it.
+
+    Attributes:
+      kind: ``"method"`` (begins), ``"task"`` (begins), ``"epoch"``, ``"scores"`` (task done) or
+        ``"done"``.
+      method: its name.
+      task: the task's name.
+      number: of the task, or of the epochs done.
+      count: of all tasks, or all epochs.
+      scores: for ``"scores"`` and ``"done"``, the matrix so far, ``(seeds, T, T)``.
+    """
+
+    kind: str
+    method: str
+    task: str = ""
+    number: int = 0
+    count: int = 0
+    scores: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamResult:
+    """What a method did on a stream.
+
+    Attributes:
+      method: its name.
+      settings: its settings.
+      tasks: names in the order of the stream.
+      kinds: of the tasks.
+      seeds: of the run.
+      scores: R, ``(seeds, T, T)``: score on task i after task t; NaN if it was not seen yet.
+      details: all measures by (t, i), ``details[t][i][measure]`` a list over seeds.
+      losses: mean minibatch loss, ``losses[t]`` of shape ``(seeds, epochs)``.
+      seconds: per task, for learning and for evaluating.
+      heads: at the end, with a seed axis.
+      programs: how many programs were compiled for learning.
+    """
+
+    method: str
+    settings: Mapping[str, Any]
+    tasks: tuple[str, ...]
+    kinds: tuple[str, ...]
+    seeds: tuple[int, ...]
+    scores: np.ndarray
+    details: list[list[dict[str, list[float]]]]
+    losses: list[list[list[float]]]
+    seconds: list[dict[str, float]]
+    heads: Heads
+    programs: int
+
+
+def run_stream(
+    store: Store,
+    methods: Sequence[str | Method] = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation"),
+    seeds: Sequence[int] = SEEDS,
+    config: TrainConfig | None = None,
+    *,
+    order: str | Sequence[str] = "canonical",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> dict[str, StreamResult]:
+    """Learns a stream with every method.
+
+    Args:
+      store: the stream.
+      methods: names (see :data:`hmcl_jax.continual.methods.METHODS`) or records.
+      seeds: all trained side by side.
+      config: shared settings.
+      order: a name in ``store.orders``, or names of tasks.
+      settings: of methods, ``{name: {setting: value}}``.
+      out: folder for checkpoints, one folder per method; without it nothing is written.
+      resume: whether runs that are in `out` go on.
+      listener: is told what happens.
+
+    Returns:
+      Results by method name.
+
+    Raises:
+      ConfigError, StoreError, RunError: before anything is trained.
+
+    Example:
+      >>> from hmcl_jax.continual import TrainConfig, run_stream
+      >>> from hmcl_jax.data.synthetic import synthetic_stream
+      >>> store = synthetic_stream(tasks=2, classes=4, dimension=8)
+      >>> results = run_stream(store, ["vanilla"], seeds=[0, 1], config=TrainConfig(batch=64))
+      >>> results["vanilla"].scores.shape
+      (2, 2, 2)
+    """
+    config = config or TrainConfig()
+    seeds = check_seeds(seeds)
+    records = check_methods(methods, settings or {})
+    tasks = check_order(store, order)
+    store.validate()
+    evaluator = Evaluator(store.K)
+    results = {}
+    with contextlib.ExitStack() as stack:
+        runs: dict[str, Run] = {}
+        for method in records if out is not None else ():  # all, before anything is trained
+            identity = _identity(store, method, seeds, config, tasks)
+            opened = open_run(Path(str(out)) / method.name, identity, resume=resume)
+            runs[method.name] = stack.enter_context(opened)
+        for method in records:
+            learner = _Learner(store, tasks, method, seeds, config, evaluator, listener)
+            results[method.name] = learner.learn(runs.get(method.name))
+    return results
+
+
+def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """Refuses seeds that are none, occur twice or are negative."""
+    found = tuple(seeds)
+    for seed in found:
+        if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+            raise ConfigError(f"seeds must be whole numbers of at least 0, got {seed!r}.")
+    if not found or len(set(found)) != len(found):
+        raise ConfigError(f"seeds must be at least one, each once, got {list(found)}.")
+    return tuple(int(seed) for seed in found)
+
+
+def check_methods(
+    methods: Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]]
+) -> list[Method]:
+    """Records of the methods, each once."""
+    records = [
+        method if isinstance(method, Method) else make_method(method, settings.get(method))
+        for method in methods
+    ]
+    names = [method.name for method in records]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"methods must be at least one, each once, got {names}.")
+    for name in settings:
+        make_method(name, settings[name])  # refuses unknown methods and settings, used or not
+    return records
+
+
+def check_order(store: Store, order: str | Sequence[str]) -> list[Task]:
+    """The tasks in an order; parts of the stream are allowed, repetitions are not."""
+    if isinstance(order, str):
+        if order not in store.orders:
+            known = ", ".join(store.orders)
+            raise ConfigError(f"order must be one of {known}, or a file, got order = {order!r}.")
+        order = store.orders[order]
+    names = [task.name for task in store]
+    for name in order:
+        if name not in names:
+            raise ConfigError(f"order names the task {name!r}; {store.name} has {names}.")
+    if not order or len(set(order)) != len(order):
+        raise ConfigError(f"order must name at least one task, each once, got {list(order)}.")
+    return [store[name] for name in order]
+
+
+def _identity(
+    store: Store, method: Method, seeds: tuple[int, ...], config: TrainConfig, tasks: list[Task]
+) -> dict[str, Any]:
+    """What must agree for a run to go on. How seeds are laid out and fed does not matter."""
+    shared = dataclasses.asdict(config)
+    for layout in ("seed_axis", "device_memory"):
+        del shared[layout]
+    return {
+        "checkpoint_schema": CHECKPOINT_SCHEMA,
+        "store": {"name": store.name, "fingerprint": store.fingerprint},
+        "method": method.name,
+        "settings": dataclasses.asdict(method.settings) if method.settings else {},
+        "config": shared,
+        "seeds": list(seeds),
+        "order": [task.name for task in tasks],
+    }
+
+
+class _Learner:
+    """One method on one stream."""
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: list[Task],
+        method: Method,
+        seeds: tuple[int, ...],
+        config: TrainConfig,
+        evaluator: Evaluator,
+        listener: Listener | None,
+    ) -> None:
+        self.store, self.tasks, self.method = store, tasks, method
+        self.seeds, self.config, self.evaluator = seeds, config, evaluator
+        self.tell = listener or (lambda event: None)
+        self.fitter = Fitter(method, config, self._epoch)
+        size = len(tasks)
+        self.scores = np.full((len(seeds), size, size), np.nan)
+        self.details: list[list[dict[str, list[float]]]] = []
+        self.losses: list[list[list[float]]] = []
+        self.seconds: list[dict[str, float]] = []
+        self.params: Heads = {}
+        self.opt_state: Any = None
+        self.state: MethodState | None = None
+
+    def learn(self, run: Run | None) -> StreamResult:
+        """All tasks that are not finished yet."""
+        count = len(self.tasks)
+        self.tell(Event("method", self.method.name, count=count))
+        finished = self._resume(run) if run is not None and run.latest() else 0
+        for index in range(finished, count):
+            task = self.tasks[index]
+            self.tell(Event("task", self.method.name, task.name, index, count))
+            self._learn_task(index)
+            if run is not None:
+                run.save(index + 1, self._saved(), self._record())
+            self.tell(
+                Event("scores", self.method.name, task.name, index + 1, count, self.scores.copy())
+            )
+        if not np.all(is_complete(self.scores)):
+            raise FloatingPointError(f"{self.method.name} gave scores that are not finite.")
+        self.tell(Event("done", self.method.name, "", count, count, self.scores.copy()))
+        settings = dataclasses.asdict(self.method.settings) if self.method.settings else {}
+        return StreamResult(
+            method=self.method.name,
+            settings=settings,
+            tasks=tuple(task.name for task in self.tasks),
+            kinds=tuple(task.kind for task in self.tasks),
+            seeds=self.seeds,
+            scores=self.scores,
+            details=self.details,
+            losses=self.losses,
+            seconds=self.seconds,
+            heads=self.params,
+            programs=self.fitter.compilations(),
+        )
+
+    def _info(self, index: int) -> TaskInfo:
+        task, store = self.tasks[index], self.store
+        return TaskInfo(task.kind, task.general, task.specific, index == 0, store.K, store.tau)
+
+    def _meet(self, index: int) -> None:
+        """Heads for modalities that this task is the first to have."""
+        task = self.tasks[index]
+        new = [m for m in (task.general, task.specific) if m not in self.params]
+        if not new:
+            return
+        head = identity_head(self.store.dimension, jnp.result_type(float))
+        fresh = {m: jnp.repeat(head[None], len(self.seeds), axis=0) for m in new}
+        self.params = dict(sorted({**self.params, **fresh}.items()))
+        if self.state is None:
+            self.state = self.method.init(self.params)
+        else:
+            self.state = self.method.widen(self.state, self.params)
+
+    def _learn_task(self, index: int) -> None:
+        start = time.perf_counter()
+        self._meet(index)
+        assert self.state is not None
+        task, info = self.tasks[index], self._info(index)
+        opt_state = self._optimizer(index)
+        opt_state = self.method.begin_task(opt_state, self.state, self.params, info)
+        fitted = self.fitter(self.params, opt_state, self.state, task, info, self.seeds, index)
+        self.params, self.opt_state = fitted.params, fitted.opt_state
+        losses = np.asarray(fitted.losses, float)
+        finite = all(bool(jnp.isfinite(W).all()) for W in self.params.values())
+        if not finite or not np.isfinite(losses).all():
+            raise FloatingPointError(
+                f"{self.method.name} diverged on task {task.name!r}: its losses are "
+                f"{losses.mean(axis=0).tolist()}; lower the learning rate "
+                f"(train.{task.kind}.learning_rate)."
+            )
+        self.losses.append(losses.tolist())
+        self.state = self.method.end_task(self.state, self.params, self._end(index, info))
+        jax.block_until_ready((self.params, self.state))
+        learned = time.perf_counter()
+        row = []
+        for seen in range(index + 1):
+            measured = self.evaluator(self.params, self.tasks[seen])
+            self.scores[:, index, seen] = measured["score"]
+            row.append({name: values.tolist() for name, values in measured.items()})
+        self.details.append(row)
+        done = time.perf_counter()
+        self.seconds.append({"learn": learned - start, "evaluate": done - learned})
+
+    def _epoch(self, number: int, count: int) -> None:
+        task = self.tasks[len(self.details)].name
+        self.tell(Event("epoch", self.method.name, task, number, count))
+
+    def _optimizer(self, index: int) -> Any:
+        """A fresh optimizer state, or one that keeps what still fits of the old."""
+        tx = self.method.transform(self.config, self._info(index))
+        fresh = jax.vmap(tx.init)(self.params)
+        if self.config.reset_optimizer or self.opt_state is None:
+            return fresh
+        return _carried(self.opt_state, fresh)
+
+    def _end(self, index: int, info: TaskInfo) -> TaskEnd:
+        data = training_pairs(self.tasks[index])
+        pairs = np.asarray(data.pairs)
+        sides = {"general": (data.general, 1), "specific": (data.specific, 0)}
+        features: dict[str, np.ndarray] = {}
+        counts: dict[str, np.ndarray] = {}
+        for role, (rows, column) in sides.items():
+            modality = info.general if role == "general" else info.specific
+            times = np.bincount(pairs[:, column], minlength=len(rows))
+            if modality in features:
+                rows = np.concatenate([features[modality], rows])
+                times = np.concatenate([counts[modality], times])
+            features[modality], counts[modality] = rows, times
+        return TaskEnd(
+            info, features, counts, pairs, data.general, data.specific, self.seeds, index
+        )
+
+    def _saved(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        saved = {"params": self.params, "state": self.state}
+        if not self.config.reset_optimizer:
+            tx = self.method.transform(self.config, self._info(len(self.details) - 1))
+            saved["opt_state"] = _carried(self.opt_state, jax.vmap(tx.init)(self.params))
+        return saved
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "scores": [
+                [[x if x == x else None for x in r] for r in R] for R in self.scores.tolist()
+            ],
+            "details": self.details,
+            "losses": self.losses,
+            "seconds": self.seconds,
+        }
+
+    def _resume(self, run: Run) -> int:
+        """Puts the newest checkpoint in place; returns the number of finished tasks."""
+        finished = run.latest() or 0
+        for index in range(finished):  # heads appear in the order in which they did
+            self._meet(index)
+            self.details.append([])
+        self.opt_state = self._optimizer(finished - 1)
+        saved, record = run.restore(self._saved())
+        self.params, self.state = saved["params"], saved["state"]
+        self.opt_state = saved.get("opt_state")
+        self.scores = np.array(
+            [[[np.nan if x is None else x for x in r] for r in R] for R in record["scores"]]
+        )
+        self.details, self.losses = record["details"], record["losses"]
+        self.seconds = record["seconds"]
+        return finished
+
+
+def _carried(old: Any, fresh: Any) -> Any:
+    """`fresh`, with every leaf of `old` that has the same place, shape and dtype."""
+    known = dict(jax.tree_util.tree_leaves_with_path(old))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: (
+            known[path]
+            if path in known and (known[path].shape, known[path].dtype) == (leaf.shape, leaf.dtype)
+            else leaf
+        ),
+        fresh,
+    )

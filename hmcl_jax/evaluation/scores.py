@@ -1,0 +1,342 @@
+r"""Scores of one task: top-1 accuracy, and recall at k between two modalities.
+
+Both ask which items of a gallery are nearest to a query in the Lorentz distance. For one query x
+the distance to y grows with :math:`x_0 y_0 - x \cdot y`, and the order does not change when
+:math:`x_0 \sqrt K` is subtracted. So items are ordered by
+
+.. math::
+  x \cdot y - x_0 (y_0 - \sqrt K), \qquad y_0 - \sqrt K = \frac{|y|^2}{y_0 + \sqrt K},
+
+larger is nearer: one matrix product, no arcosh, and near the origin no cancellation against K. In
+float32 two items stand in the right order if these numbers differ by more than about
+:math:`10^{-6} |x||y|`.
+
+The rank of a query is the number of items in front of its nearest partner. Items at the same
+distance stand in the order of their index, as in a stable sort. A point with NaN or infinity is
+never near: it stands behind every other item, and neither as a query nor as a partner is it a hit.
+
+Queries are ranked in blocks, so the whole matrix of distances never exists. Everything works under
+``jit``, and under ``vmap`` over a leading axis of seeds.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from hmcl_jax import _checks, lorentz
+from hmcl_jax._checks import PRECISION
+
+# Distances in a block by default, 8 MB in float32.
+BLOCK_ENTRIES = 2**21
+# Rank of a query that has no partner at a finite distance, beyond every k.
+NEVER = np.iinfo(np.int32).max
+
+
+def _mask(name: str, valid: ArrayLike | None, rows: int) -> jax.Array:
+    if valid is None:
+        return jnp.ones(rows, bool)
+    valid = jnp.asarray(valid)
+    if valid.shape != (rows,) or valid.dtype != jnp.bool_:
+        raise ValueError(
+            f"{name} must be booleans of shape ({rows},), got {valid.dtype} of shape {valid.shape}."
+        )
+    return valid
+
+
+def _integers(name: str, values: ArrayLike, shape: tuple[int | str, ...]) -> jax.Array:
+    """Indices as int32; a word in `shape` stands for any length."""
+    values = jnp.asarray(values)
+    fits = len(shape) == values.ndim and all(
+        isinstance(wanted, str) or wanted == got
+        for wanted, got in zip(shape, values.shape, strict=True)
+    )
+    if not fits or not jnp.issubdtype(values.dtype, jnp.integer):
+        wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+        raise ValueError(
+            f"{name} must be integers of shape {wanted}, "
+            f"got {values.dtype} of shape {values.shape}."
+        )
+    return values.astype(jnp.int32)
+
+
+def _points(**named: ArrayLike) -> tuple[jax.Array, ...]:
+    arrays = _checks.as_points(**named)
+    _checks.matrices(**dict(zip(named, arrays, strict=True)))
+    for name, array in zip(named, arrays, strict=True):
+        if array.shape[0] == 0:
+            raise ValueError(f"{name} must have at least one row, got shape {array.shape}.")
+    return arrays
+
+
+def _check_block(block: int | None) -> None:
+    if block is not None:
+        _checks.integer("block", block, 1)
+
+
+def _ranks(
+    queries: jax.Array,
+    gallery: jax.Array,
+    listed: jax.Array,
+    partners: Callable[[jax.Array], jax.Array],
+    K: jax.Array,
+    block: int | None,
+) -> jax.Array:
+    """Rank of the nearest partner of every query, 0 for the front; NEVER if there is none.
+
+    `listed` says which items belong to the gallery. `partners` maps b rows of queries to booleans
+    (b, m) over the gallery.
+    """
+    n, m = queries.shape[0], gallery.shape[0]
+    block = min(n, max(1, BLOCK_ENTRIES // m) if block is None else block)
+    squares = lorentz.dot(gallery, gallery)
+    above = squares / (jnp.sqrt(K + squares) + jnp.sqrt(K))
+    above = jnp.where(listed, above, jnp.nan)  # no comparison with NaN is true
+    # The time component is last: summed first, it would cost the small products their digits.
+    items = jnp.concatenate([gallery, above[:, None]], axis=1)
+    columns = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32)[None, :], (block, m))
+
+    def rank_block(start: jax.Array) -> jax.Array:
+        x = jax.lax.dynamic_slice_in_dim(queries, start, block)
+        x = jnp.concatenate([x, -lorentz.time_coordinate(x, K)[:, None]], axis=1)
+        # Partners and others are compared by the same entries of one product, so rounding cannot
+        # put a partner behind itself.
+        nearness = jnp.matmul(x, items.T, precision=PRECISION)
+        paired = partners(start + jnp.arange(block, dtype=jnp.int32))
+        best = jnp.max(nearness, axis=1, where=paired & (nearness > -jnp.inf), initial=-jnp.inf)
+        level = nearness == best[:, None]
+        first = jnp.min(columns, axis=1, where=paired & level, initial=m)
+        before = (nearness > best[:, None]) | (level & (columns < first[:, None]))
+        return jnp.where(best > -jnp.inf, jnp.sum(before, axis=1, dtype=jnp.int32), NEVER)
+
+    blocks = -(-n // block)
+    # The last block starts early enough to be full; its first rows are then known already.
+    starts = np.minimum(np.arange(blocks) * block, n - block).astype(np.int32)
+    ranks = jax.lax.map(rank_block, jnp.asarray(starts))
+    last = n - (blocks - 1) * block
+    return jnp.concatenate([ranks[:-1].reshape(-1), ranks[-1, block - last :]])
+
+
+def top1(
+    prototypes: ArrayLike,
+    specific: ArrayLike,
+    labels: ArrayLike,
+    *,
+    K: ArrayLike = 10.0,
+    average: str = "micro",
+    valid: ArrayLike | None = None,
+    valid_prototypes: ArrayLike | None = None,
+    block: int | None = None,
+) -> jax.Array:
+    r"""Share of the samples whose nearest prototype is that of their class.
+
+    .. math::
+      \frac1n \sum_i [\operatorname{argmin}_c d_{\mathcal L}(p_c, s_i) = l_i]
+      \quad\text{or}\quad
+      \frac1{|P|} \sum_{c \in P} \frac1{n_c} \sum_{i : l_i = c}
+      [\operatorname{argmin}_{c'} d_{\mathcal L}(p_{c'}, s_i) = c]
+
+    with P the classes that occur. Of prototypes at the same distance, the one of the lowest index
+    is the nearest; see the module's head for this and for NaN.
+
+    Args:
+      prototypes: one point per class of the general modality (text), shape ``(C, d)``.
+      specific: points of the specific modality (image), shape ``(n, d)``.
+      labels: integers ``(n,)`` in ``[0, C)``.
+      K: squared radius of the hyperboloid.
+      average: ``"micro"``, every sample counts the same, or ``"macro"``, every class that occurs.
+      valid: booleans ``(n,)``; samples that are False (padding) do not count. Default: all True.
+      valid_prototypes: booleans ``(C,)``; prototypes that are False (padding) are nearest to
+        nothing. Default: all True.
+      block: samples ranked at a time. Default: as many as give about two million distances.
+
+    Returns:
+      A scalar in [0, 1]; NaN if no sample counts.
+
+    Example:
+      >>> from hmcl_jax.evaluation import top1
+      >>> prototypes = [[1.0, 0.0], [0.0, 1.0]]
+      >>> samples = [[2.0, 0.1], [2.0, 0.3], [2.0, 0.5], [2.0, 0.1]]
+      >>> print(top1(prototypes, samples, [0, 0, 0, 1]))
+      0.75
+      >>> print(top1(prototypes, samples, [0, 0, 0, 1], average="macro"))
+      0.5
+    """
+    _checks.choice("average", average, ("micro", "macro"))
+    _check_block(block)
+    prototypes, specific = _points(prototypes=prototypes, specific=specific)
+    dtype = specific.dtype
+    classes, n = prototypes.shape[0], specific.shape[0]
+    wanted = _integers("labels", labels, (n,))
+    valid = _mask("valid", valid, n)
+    listed = _mask("valid_prototypes", valid_prototypes, classes)
+    if _checks.is_concrete(wanted) and _checks.is_concrete(valid):
+        shown = np.asarray(wanted)[np.asarray(valid)]
+        bad = shown[(shown < 0) | (shown >= classes)]
+        if bad.size:
+            raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
+
+    def partners(rows: jax.Array) -> jax.Array:
+        return wanted[rows][:, None] == jnp.arange(classes, dtype=jnp.int32)[None, :]
+
+    K = _checks.positive("K", K, dtype)
+    hits = valid & (_ranks(specific, prototypes, listed, partners, K, block) == 0)
+    if average == "micro":
+        return jnp.sum(hits, dtype=dtype) / jnp.sum(valid, dtype=dtype)
+    of_class = jnp.zeros(classes, dtype).at[jnp.where(valid, wanted, 0)]
+    samples, right = of_class.add(valid.astype(dtype)), of_class.add(hits.astype(dtype))
+    shares = right / jnp.maximum(samples, 1)
+    return jnp.sum(shares) / jnp.sum(samples > 0, dtype=dtype)
+
+
+def recall(
+    general: ArrayLike,
+    specific: ArrayLike,
+    pairs: ArrayLike,
+    *,
+    ks: Sequence[int] = (1, 5, 10),
+    K: ArrayLike = 10.0,
+    valid_general: ArrayLike | None = None,
+    valid_specific: ArrayLike | None = None,
+    block: int | None = None,
+) -> dict[str, dict[int, jax.Array]]:
+    r"""Recall at k in both directions, with any number of partners per item.
+
+    A query is a hit at k if any of its partners is among the k nearest items of the gallery,
+
+    .. math::
+      \mathrm{R@}k = \frac1{|Q|} \sum_{q \in Q} [\operatorname{rank}(q) < k],
+
+    with Q the queries that have a partner and rank as in the module's head.
+
+    Args:
+      general: points of the general modality (captions), shape ``(m, d)``.
+      specific: points of the specific modality (pictures), shape ``(n, d)``.
+      pairs: integers ``(p, 2)``, the rows (specific, general) that belong together, as in a store.
+        Rows with -1 and rows that name an item that is not valid are no pairs.
+      ks: lengths of the list of nearest items that is looked at.
+      K: squared radius of the hyperboloid.
+      valid_general: booleans ``(m,)``; items that are False (padding) are no queries, and as items
+        of the gallery near to nothing. Default: all True.
+      valid_specific: booleans ``(n,)``, likewise.
+      block: queries ranked at a time. Default: as many as give about two million distances.
+
+    Returns:
+      By direction, ``"general_to_specific"`` and ``"specific_to_general"``, and then by k, a scalar
+      in [0, 1]; NaN if no query counts.
+
+    Example:
+      >>> from hmcl_jax.evaluation import recall
+      >>> captions = [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]
+      >>> pictures = [[2.0, 0.0], [0.0, 2.0]]
+      >>> found = recall(captions, pictures, [[0, 0], [0, 1], [1, 2]], ks=(1, 2))
+      >>> print({k: round(float(share), 3) for k, share in found["general_to_specific"].items()})
+      {1: 0.667, 2: 1.0}
+      >>> print({k: round(float(share), 3) for k, share in found["specific_to_general"].items()})
+      {1: 1.0, 2: 1.0}
+    """
+    if isinstance(ks, str) or not isinstance(ks, Sequence) or not ks:
+        raise TypeError(f"ks must be a sequence of whole numbers such as (1, 5, 10), got {ks!r}.")
+    for k in ks:
+        _checks.integer("ks", k, 1)
+    _check_block(block)
+    general, specific = _points(general=general, specific=specific)
+    pairs = _integers("pairs", pairs, ("p", 2))
+    listed = {
+        "specific": _mask("valid_specific", valid_specific, specific.shape[0]),
+        "general": _mask("valid_general", valid_general, general.shape[0]),
+    }
+    ends = dict(zip(listed, (pairs[:, 0], pairs[:, 1]), strict=True))
+    for side, end in ends.items():
+        _check_ends(side, end, listed[side].shape[0])
+    real = jnp.ones(pairs.shape[0], bool)
+    for side, end in ends.items():
+        there = (end >= 0) & (end < listed[side].shape[0])
+        real = real & there & listed[side][jnp.where(there, end, 0)]
+    K = _checks.positive("K", K, general.dtype)
+
+    def direction(source: str, queries: jax.Array, target: str, gallery: jax.Array) -> jax.Array:
+        n, m = queries.shape[0], gallery.shape[0]
+        # Index n is out of bounds, so that pairs which are none are dropped.
+        row, column = jnp.where(real, ends[source], n), ends[target]
+
+        def partners(rows: jax.Array) -> jax.Array:
+            b = rows.shape[0]
+            inside = (row >= rows[0]) & (row <= rows[-1])
+            place = jnp.where(inside, row - rows[0], b)
+            return jnp.zeros((b, m), bool).at[place, column].set(True, mode="drop")
+
+        ranks = _ranks(queries, gallery, listed[target], partners, K, block)
+        counted = jnp.zeros(n, bool).at[row].set(True, mode="drop")
+        hits = ranks[None, :] < jnp.array(ks, jnp.int32)[:, None]
+        return jnp.sum(hits, axis=1, dtype=general.dtype) / jnp.sum(counted, dtype=general.dtype)
+
+    shares = {
+        "general_to_specific": direction("general", general, "specific", specific),
+        "specific_to_general": direction("specific", specific, "general", general),
+    }
+    return {name: dict(zip(ks, list(share), strict=True)) for name, share in shares.items()}
+
+
+def _check_ends(side: str, end: jax.Array, rows: int) -> None:
+    if not _checks.is_concrete(end):
+        return
+    values = np.asarray(end)
+    bad = values[(values < -1) | (values >= rows)]
+    if bad.size:
+        raise ValueError(
+            f"pairs must name {side} rows in [0, {rows}), or -1 for padding, got {bad[0]}."
+        )
+
+
+def symmetric_recall(
+    general: ArrayLike,
+    specific: ArrayLike,
+    pairs: ArrayLike,
+    *,
+    k: int = 5,
+    K: ArrayLike = 10.0,
+    valid_general: ArrayLike | None = None,
+    valid_specific: ArrayLike | None = None,
+    block: int | None = None,
+) -> jax.Array:
+    r"""Mean of the recall at k of both directions, the score of a retrieval task.
+
+    .. math::
+      \tfrac12 (\mathrm{R@}k_{g \to s} + \mathrm{R@}k_{s \to g})
+
+    Args:
+      general: points of the general modality (captions), shape ``(m, d)``.
+      specific: points of the specific modality (pictures), shape ``(n, d)``.
+      pairs: integers ``(p, 2)``, rows (specific, general); see :func:`recall`.
+      k: length of the list of nearest items that is looked at.
+      K: squared radius of the hyperboloid.
+      valid_general: booleans ``(m,)``, False for padding. Default: all True.
+      valid_specific: booleans ``(n,)``, False for padding. Default: all True.
+      block: queries ranked at a time. Default: as many as give about two million distances.
+
+    Returns:
+      A scalar in [0, 1]; NaN if no query counts.
+
+    Example:
+      >>> from hmcl_jax.evaluation import symmetric_recall
+      >>> captions = [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]
+      >>> pictures = [[2.0, 0.0], [0.0, 2.0]]
+      >>> share = symmetric_recall(captions, pictures, [[0, 0], [0, 1], [1, 2]], k=1)
+      >>> print(round(float(share), 3))
+      0.833
+    """
+    _checks.integer("k", k, 1)
+    found = recall(
+        general,
+        specific,
+        pairs,
+        ks=(k,),
+        K=K,
+        valid_general=valid_general,
+        valid_specific=valid_specific,
+        block=block,
+    )
+    return (found["general_to_specific"][k] + found["specific_to_general"][k]) / 2

@@ -1,0 +1,109 @@
+"""Shows a run while it goes: bars and a live table on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hmcl_jax.continual.run import Event
+
+
+class ProgressView:
+    """A listener for :func:`hmcl_jax.continual.run_stream`, and a context manager.
+
+    Args:
+      methods: names, in order.
+      console: where to; standard output by default.
+    """
+
+    def __init__(self, methods: tuple[str, ...], console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stdout)
+        self.methods = methods
+        self.scores: dict[str, tuple[np.ndarray, int]] = {}
+        self.started = time.perf_counter()
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.tasks = self.bars.add_task("tasks", total=None)
+        self.epochs: Any = None
+        self.live: Live | None = None
+
+    def __enter__(self) -> "ProgressView":
+        if self.console.is_terminal:
+            self.live = Live(self._shown(), console=self.console, refresh_per_second=4)
+            self.live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.live is not None:
+            self.live.__exit__(kind, error, trace)
+            self.live = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "task":
+            done = self.methods.index(event.method) * event.count + event.number
+            description = f"{event.method}: {event.task}"
+            total = event.count * len(self.methods)
+            self.bars.update(self.tasks, completed=done, total=total, description=description)
+            if self.epochs is not None:
+                self.bars.remove_task(self.epochs)
+                self.epochs = None
+        elif event.kind == "epoch":
+            if self.epochs is None:
+                self.epochs = self.bars.add_task("epochs", total=event.count)
+            self.bars.update(self.epochs, completed=event.number)
+        if event.scores is not None:
+            self.scores[event.method] = (event.scores, event.number)
+            if event.kind == "scores":
+                done = self.methods.index(event.method) * event.count + event.number
+                self.bars.update(self.tasks, completed=done)
+        if self.live is not None:
+            self.live.update(self._shown())
+        else:
+            self._print(event)
+
+    def _print(self, event: Event) -> None:
+        seconds = f"[{time.perf_counter() - self.started:7.1f} s]"
+        if event.kind == "epoch":
+            line = f"{event.method}: {event.task}, epoch {event.number}/{event.count}"
+        elif event.kind == "scores":
+            now, change = _standing(*self.scores[event.method])
+            line = (
+                f"{event.method}: task {event.number}/{event.count} {event.task} done, "
+                f"mean {now:.1f} %, change since learned {change:+.1f}"
+            )
+        else:
+            return
+        print(seconds, line, file=self.console.file, flush=True)
+
+    def _shown(self) -> Group:
+        table = Table("method", "tasks", "mean of seen tasks", "change since learned")
+        for name in self.methods:
+            if name in self.scores:
+                scores, number = self.scores[name]
+                now, change = _standing(scores, number)
+                table.add_row(name, str(number), f"{now:.1f} %", f"{change:+.1f}")
+        return Group(self.bars, table)
+
+
+def _standing(scores: np.ndarray, number: int) -> tuple[float, float]:
+    """Mean score of the seen tasks and its change since each was learned, in percent."""
+    now = scores[:, number - 1, :number]
+    learned = np.diagonal(scores, axis1=1, axis2=2)[:, :number]
+    return 100 * float(now.mean()), 100 * float((now - learned).mean())

@@ -1,0 +1,180 @@
+"""Results of a stream as tables in the paper's columns, and as files."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax.continual.run import StreamResult
+from hmcl_jax.evaluation import backward_transfer, overall
+
+COLUMNS = {
+    "Acc": "top-1 of the classification tasks after the last task",
+    "BWT_A": "their final minus immediate score",
+    "R@5": "R@5, mean of both directions, of the retrieval tasks after the last task",
+    "BWT_R5": "their final minus immediate score",
+    "Overall": "mean of all final scores",
+    "BWT": "mean over all tasks, the last one's 0 included, of final minus immediate score",
+}
+CONVENTION = (
+    "Percent, mean and sample standard deviation over seeds. BWT is the mean over all T tasks "
+    "(the last one's 0 included) of the final minus the immediate score; higher is better."
+)
+
+
+def columns(result: StreamResult) -> dict[str, np.ndarray]:
+    """The paper's columns in percent, each ``(seeds,)``; NaN for a kind that does not occur."""
+    R = result.scores
+    final, immediate = R[:, -1, :], np.diagonal(R, axis1=1, axis2=2)
+
+    def mean(values: np.ndarray, kind: str) -> np.ndarray:
+        chosen = np.array([k == kind for k in result.kinds])
+        return values[:, chosen].mean(axis=1) if chosen.any() else np.full(len(values), np.nan)
+
+    gap = final - immediate
+    found = {
+        "Acc": mean(final, "classification"),
+        "BWT_A": mean(gap, "classification"),
+        "R@5": mean(final, "retrieval"),
+        "BWT_R5": mean(gap, "retrieval"),
+        "Overall": overall(R),
+        "BWT": backward_transfer(R),
+    }
+    return {name: 100 * np.asarray(values) for name, values in found.items()}
+
+
+def _cells(result: StreamResult, plus_minus: str) -> list[str]:
+    cells = []
+    for values in columns(result).values():
+        if np.isnan(values).any():
+            cells.append("")
+        elif len(values) == 1:
+            cells.append(f"{values[0]:.2f}")
+        else:
+            cells.append(f"{values.mean():.2f}{plus_minus}{values.std(ddof=1):.2f}")
+    return cells
+
+
+def markdown_table(results: Mapping[str, StreamResult]) -> str:
+    """A Markdown table with one row per method."""
+    rows = [["Method", *COLUMNS]]
+    rows += [[name, *_cells(result, " ± ")] for name, result in results.items()]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row: list[str]) -> str:
+        first, *others = zip(row, widths, strict=True)
+        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        return f"| {' | '.join(cells)} |"
+
+    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join([line(rows[0]), f"|{rule}|", *map(line, rows[1:])])
+
+
+def latex_table(results: Mapping[str, StreamResult]) -> str:
+    """The table as a LaTeX ``tabular`` for ``booktabs``; the best of each column is bold."""
+    best = {
+        column: max(results, key=lambda name: float(columns(results[name])[column].mean()))
+        for column in COLUMNS
+    }
+    lines = [
+        r"\begin{tabular}{lcccccc}",
+        r"\toprule",
+        r"& \multicolumn{2}{c}{Classification} & \multicolumn{2}{c}{Retrieval}"
+        r" & \multicolumn{2}{c}{Overall} \\",
+        r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}\cmidrule(lr){6-7}",
+        r"Method & Acc $\uparrow$ & BWT$_{\mathrm{A}}$ $\uparrow$ & R@5 $\uparrow$"
+        r" & BWT$_{\mathrm{R5}}$ $\uparrow$ & Performance $\uparrow$ & BWT $\uparrow$ \\",
+        r"\midrule",
+    ]
+    for name, result in results.items():
+        cells = []
+        for column, cell in zip(COLUMNS, _cells(result, r"\pm"), strict=True):
+            if cell and best[column] == name:
+                cell = rf"\mathbf{{{cell}}}"
+            cells.append(f"${cell}$" if cell else "--")
+        lines.append(" & ".join([name.replace("_", r"\_"), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers may depend on."""
+    found = {"python": platform.python_version()}
+    for package in ("hmcl_jax", "jax", "jaxlib", "optax", "numpy", "orbax-checkpoint"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def as_json(results: Mapping[str, StreamResult], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that was measured, as plain data; NaN is null."""
+
+    def plain(values: np.ndarray) -> Any:
+        return [
+            plain(v) if isinstance(v, np.ndarray) and v.ndim else (None if v != v else float(v))
+            for v in values
+        ]
+
+    methods = {}
+    for name, result in results.items():
+        methods[name] = {
+            "settings": dict(result.settings),
+            "scores": plain(result.scores),
+            "columns": {column: plain(values) for column, values in columns(result).items()},
+            "details": result.details,
+            "losses": result.losses,
+            "seconds": result.seconds,
+            "programs": result.programs,
+        }
+    first = next(iter(results.values()))
+    return {
+        "about": dict(about),
+        "convention": CONVENTION,
+        "columns": COLUMNS,
+        "versions": versions(),
+        "tasks": list(first.tasks),
+        "kinds": list(first.kinds),
+        "seeds": list(first.seeds),
+        "methods": methods,
+    }
+
+
+def write_results(
+    out: str | Path, results: Mapping[str, StreamResult], about: Mapping[str, Any]
+) -> list[Path]:
+    """Writes ``results.json``, ``table.md`` and ``table.tex``, each whole or not at all.
+
+    Args:
+      out: the folder.
+      results: by method.
+      about: config, store and whatever else should stand beside the numbers.
+
+    Returns:
+      The files.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    contents = {
+        "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n",
+        "table.tex": f"% {CONVENTION}\n{latex_table(results)}\n",
+        "results.json": json.dumps(as_json(results, about), indent=1, allow_nan=False) + "\n",
+    }
+    written = []
+    for name, text in contents.items():
+        partial = out / f".{name}.partial-{os.getpid()}"
+        try:
+            with open(partial, "w", encoding="utf8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(out / name)
+        finally:
+            partial.unlink(missing_ok=True)
+        written.append(out / name)
+    return written

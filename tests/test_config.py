@@ -1,0 +1,129 @@
+"""Settings: every mistake is named before anything runs."""
+
+import dataclasses
+
+import pytest
+
+from hmcl_jax.continual import METHODS, ConfigError, TrainConfig, make_method
+from hmcl_jax.continual.config import from_mapping, merge, parse_override
+from hmcl_jax.continual.experiment import read_experiment, read_order
+from hmcl_jax.continual.run import SEEDS
+
+
+def test_a_file_sets_everything(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        """
+        stream = "here"
+        seeds = [1, 2]
+        order = "seq2"
+        [train]
+        batch = 64
+        retrieval = {epochs = 3}
+        [methods.hmcl_mr]
+        beta = 0.1
+        [methods.early]
+        method = "hmcl_mr"
+        placement = "pre"
+        """
+    )
+    found = read_experiment(path, ["train.retrieval.learning_rate=1e-3"])
+    assert (found.stream, found.seeds, found.order) == ("here", (1, 2), "seq2")
+    assert (found.train.batch, found.train.retrieval.epochs) == (64, 3)
+    assert found.train.retrieval.learning_rate == 1e-3
+    assert found.train.classification == TrainConfig().classification
+    assert found.methods == ("hmcl_mr", "early")
+    assert make_method("early", found.settings["early"]).settings.placement == "pre"
+    assert read_experiment(path, methods=["vanilla"], order="seq3").methods == ("vanilla",)
+    assert read_experiment(path, methods=["vanilla"], order="seq3").order == "seq3"
+
+
+def test_defaults_are_the_papers():
+    found = read_experiment()
+    assert found.seeds == SEEDS == (42, 123, 456, 789, 1024)
+    assert found.train.batch == 1024
+    assert dataclasses.astuple(found.train.classification) == (10, 5e-4)
+    assert dataclasses.astuple(found.train.retrieval) == (15, 5e-5)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.batches=3", "train.batches is not a setting; known are batch"),
+        ("train.batch=1.5", "train.batch must be of type int, got 1.5"),
+        ("train.batch=true", "train.batch must be of type int, got True"),
+        ("train.batch=1", "train: batch must be at least 2, got batch = 1"),
+        ("train.step=task", "step must be one of epoch, minibatch, got step = 'task'"),
+        ("train.classification.epochs=0", "train.classification: epochs must be at least 1"),
+        ("train.classification.learning_rate=nan", "learning_rate must be positive and finite"),
+        ("train.weight_decay=-1", "weight_decay must be finite and at least 0"),
+        ("train=3", "train must be a table, got 3"),
+        ("methods.hmcl_mr.beta=1", "methods.hmcl_mr: beta must be in [0, 1), got beta = 1.0"),
+        ("methods.hmcl_mr.variance=0", "variance must be in (0, 1], got variance = 0"),
+        ("methods.hmcl_mr.gamma=0", "methods.hmcl_mr.gamma is not a setting; known are basis"),
+        ("methods.hmcl_rotation.placement=pre", "placement must not be 'pre'"),
+        ("methods.mine.beta=0", "[methods.mine] with method = one of them; got 'mine'"),
+        ("methods.hmcl_mr=3", "methods must be tables [methods.NAME]"),
+        ("seed=3", "seed is not a setting; known are stream, seeds"),
+        ("seeds=3", "seeds must be a list of whole numbers, got 3"),
+        ("seeds=[1, 1]", "seeds must be at least one, each once, got [1, 1]"),
+        ("seeds=[]", "seeds must be at least one"),
+        ("seeds=[-1]", "seeds must be whole numbers of at least 0, got -1"),
+        ("order=3", "order must be a name or a path, got 3"),
+        ("train.batch", "A setting is written section.key=value, got 'train.batch'"),
+        (".=1", "A setting is written section.key=value"),
+    ],
+)
+def test_mistakes_are_named(override, said):
+    with pytest.raises(ConfigError) as error:
+        read_experiment(overrides=[override])
+    assert said in str(error.value)
+
+
+def test_unknown_methods_are_named():
+    with pytest.raises(ConfigError, match=r"among vanilla, hmcl_mr.*got 'ewca'"):
+        read_experiment(methods=["ewca"])
+    with pytest.raises(ConfigError, match="each once"):
+        read_experiment(methods=["vanilla", "vanilla"])
+    with pytest.raises(ConfigError, match="letters, digits"):
+        make_method("../up", {"method": "vanilla"})
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_experiment(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("batch = = 3")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_experiment(tmp_path / "bad.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_experiment(tmp_path / "binary.toml")
+
+
+def test_orders_are_names_or_files(tmp_path):
+    (tmp_path / "order.txt").write_text("# mine\ntask2\n\ntask1\n")
+    assert read_order(str(tmp_path / "order.txt"), ["canonical"]) == ["task2", "task1"]
+    assert read_order("canonical", ["canonical"]) == "canonical"
+    with pytest.raises(ConfigError, match=r"order must be one of canonical, or a file"):
+        read_order("seq9", ["canonical"])
+
+
+def test_tables_are_merged_by_key():
+    base = {"train": {"batch": 1, "step": "epoch"}, "seeds": [1]}
+    over = merge(base, parse_override("train.batch=2"))
+    assert over == {"train": {"batch": 2, "step": "epoch"}, "seeds": [1]}
+    assert base["train"]["batch"] == 1
+
+
+def test_numbers_are_not_words():
+    assert from_mapping(TrainConfig(), {"kappa": 1}).kappa == 1.0
+    with pytest.raises(ConfigError, match="kappa must be of type float, got '1'"):
+        from_mapping(TrainConfig(), {"kappa": "1"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_settings_that_can_be_kept(name):
+    method = make_method(name)
+    assert method.name == name
+    assert dataclasses.is_dataclass(method.settings)
+    hash(method.settings)

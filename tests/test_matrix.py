@@ -1,0 +1,152 @@
+"""Measures of a score matrix against hand-computed examples, and which matrices are refused."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from hmcl_jax import evaluation
+from hmcl_jax.evaluation import (
+    CONVENTIONS,
+    backward_transfer,
+    forgetting,
+    immediate,
+    is_complete,
+    overall,
+    summary,
+)
+
+NAN = np.nan
+# Task 0 falls from 80 to 60, task 1 rises from 90 to 95, task 2 is last.
+R = np.array([[80, NAN, NAN], [70, 90, NAN], [60, 95, 50]])
+MEASURES = (overall, backward_transfer, forgetting, immediate)
+
+
+def random_matrices(rng, *leading, tasks=4):
+    scores = rng.uniform(size=(*leading, tasks, tasks))
+    return np.where(np.tri(tasks, dtype=bool), scores, NAN)
+
+
+def changed(t, i, value):
+    return np.where((np.arange(3)[:, None] == t) & (np.arange(3) == i), value, R)
+
+
+def test_measures_of_a_matrix_computed_by_hand():
+    np.testing.assert_allclose(overall(R), (60 + 95 + 50) / 3)
+    np.testing.assert_allclose(immediate(R), (80 + 90 + 50) / 3)
+    np.testing.assert_allclose(forgetting(R), (20 - 5) / 2)
+
+
+def test_backward_transfer_divides_by_all_tasks_the_last_included():
+    np.testing.assert_allclose(backward_transfer(R), (-20 + 5 + 0) / 3)
+    np.testing.assert_allclose(backward_transfer(R), overall(R) - immediate(R))
+
+
+def test_forgetting_starts_from_the_best_score_before_the_last_task():
+    late = np.array([[50, NAN, NAN], [80, 90, NAN], [60, 95, 50]])  # the best is not the first
+    np.testing.assert_allclose(forgetting(late), (20 - 5) / 2)
+    np.testing.assert_allclose(backward_transfer(late), (10 + 5 + 0) / 3)
+
+
+def test_measures_equal_loops_and_keep_leading_axes(rng):
+    scores = random_matrices(rng, 2, 3)
+    for measure in MEASURES:
+        assert measure(scores).shape == (2, 3)
+    for place in np.ndindex(2, 3):
+        m = scores[place]
+        last = [m[3, i] for i in range(4)]
+        lost = [max(m[t, i] for t in range(i, 3)) - m[3, i] for i in range(3)]
+        np.testing.assert_allclose(overall(scores)[place], sum(last) / 4)
+        np.testing.assert_allclose(forgetting(scores)[place], sum(lost) / 3)
+        gains = [m[3, i] - m[i, i] for i in range(4)]
+        np.testing.assert_allclose(backward_transfer(scores)[place], sum(gains) / 4)
+
+
+def test_one_task_transfers_and_forgets_nothing():
+    single = [[0.7]]
+    assert [float(measure(single)) for measure in MEASURES] == [0.7, 0, 0, 0.7]
+    assert forgetting(np.ones((5, 1, 1))).shape == (5,)
+
+
+def test_float32_and_lists_are_computed_in_float64():
+    for scores in (R.astype(np.float32), R.tolist()):
+        for measure in MEASURES:
+            assert measure(scores).dtype == np.float64
+            np.testing.assert_allclose(measure(scores), measure(R))
+
+
+def test_arguments_are_not_changed():
+    before = R.copy()
+    for measure in (*MEASURES, is_complete, lambda scores: summary(scores[None])):
+        measure(R)
+    np.testing.assert_array_equal(R, before)
+
+
+def test_a_matrix_is_complete_if_all_that_was_seen_is_finite_and_nothing_else_is_there():
+    assert is_complete(R)
+    for t, i, value in ((2, 0, NAN), (1, 1, np.inf), (2, 2, -np.inf), (0, 2, 0.0), (0, 1, np.inf)):
+        assert not is_complete(changed(t, i, value))
+    np.testing.assert_array_equal(is_complete([R, changed(2, 2, NAN)]), [True, False])
+
+
+def test_summary_is_the_mean_and_the_sample_deviation_over_seeds(rng):
+    scores = random_matrices(rng, 5)
+    found = summary(scores)
+    assert found.seeds == 5
+    for measure in MEASURES:
+        values = [float(measure(m)) for m in scores]
+        mean, std = getattr(found, measure.__name__)
+        np.testing.assert_allclose(mean, statistics.mean(values))
+        np.testing.assert_allclose(std, statistics.stdev(values))
+
+
+def test_a_single_seed_has_no_deviation():
+    found = summary(R[None])
+    assert found.overall == (float(overall(R)), None)
+    json.dumps(vars(found), allow_nan=False)
+
+
+def test_every_measure_states_its_convention():
+    assert {*CONVENTIONS, "seeds"} == set(vars(summary(R[None])))
+    assert all(callable(getattr(evaluation, name)) for name in CONVENTIONS)
+
+
+@pytest.mark.parametrize("measure", [*MEASURES, is_complete, summary])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (4, 3, 2), (0, 0)])
+def test_matrices_that_are_not_square_are_refused(measure, shape):
+    with pytest.raises(ValueError, match=r"must have shape .* T, T.*got shape \("):
+        measure(np.ones(shape))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            changed(2, 1, NAN),
+            r"R\[2, 1\], the score on task 1 after task 2, must be finite, got nan",
+        ),
+        (changed(0, 0, np.inf), r"R\[0, 0\].*must be finite, got inf; finish the run"),
+        (changed(1, 2, 0.0), r"R\[1, 2\].*must be NaN.*got 0\.0; use np\.where\(np\.tri\(3\)"),
+        ([R, changed(1, 0, NAN)], r"R\[1, 1, 0\], the score on task 0 after task 1"),
+    ],
+)
+def test_incomplete_matrices_are_refused_with_the_entry(measure, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        measure(wrong)
+
+
+def test_the_remedy_for_a_full_matrix_works():
+    full = np.arange(9.0).reshape(3, 3)
+    assert overall(np.where(np.tri(3), full, np.nan)) == 7
+
+
+def test_summary_refuses_what_is_not_one_matrix_per_seed():
+    for wrong in (R, np.ones((2, 2, 1, 1)), np.ones((0, 1, 1))):
+        with pytest.raises(ValueError, match=r"R_per_seed must have shape \(seeds, T, T\)"):
+            summary(wrong)
+    with pytest.raises(ValueError, match=r"R_per_seed\[1, 2, 2\]"):
+        summary([R, changed(2, 2, NAN)])
+    with pytest.raises(TypeError, match="R_per_seed must hold real numbers, got dtype"):
+        summary([["0.5"]])

@@ -1,0 +1,327 @@
+"""Whole streams: resuming, new modalities, refusals, files."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from hmcl_jax.continual import METHODS, ConfigError, RunError, Schedule, TrainConfig, run_stream
+from hmcl_jax.data.store import Store, StoreError, write_store
+from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.evaluation import is_complete
+from hmcl_jax.report import columns, latex_table, markdown_table, write_results
+from hmcl_jax.report.progress import ProgressView
+
+ROOT = Path(__file__).parent.parent
+FAST = TrainConfig(
+    classification=Schedule(3, 0.02), retrieval=Schedule(2, 0.02), batch=32, seed_axis="map"
+)
+
+
+def small(**knobs) -> Store:
+    settings = {"tasks": 3, "classes": 4, "dimension": 8, "train": 70, "test": 40, "overlap": 0.8}
+    return synthetic_stream(**{**settings, "retrieval_every": 3, **knobs})
+
+
+class Stop(Exception):
+    pass
+
+
+def same(a, b) -> bool:
+    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: np.array_equal(x, y), a, b))
+    return all(leaves)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_stopped_run_goes_on_bitwise(tmp_path, method, reset):
+    store, config = small(), dataclasses.replace(FAST, reset_optimizer=reset)
+    arguments = (store, [method], [0, 7], config)
+    whole = run_stream(*arguments)[method]
+    for task in (0, 1, 2):
+
+        def stop(event, task=task):
+            if event.kind == "scores" and event.number == task + 1:
+                raise Stop
+
+        out = tmp_path / str(task)
+        with pytest.raises(Stop):
+            run_stream(*arguments, out=out, listener=stop)
+        resumed = run_stream(*arguments, out=out, resume=True)[method]
+        assert np.array_equal(resumed.scores, whole.scores, equal_nan=True)
+        assert same(resumed.heads, whole.heads)
+        assert resumed.details == whole.details
+        assert resumed.losses == whole.losses
+
+
+def test_a_finished_run_is_read_back(tmp_path):
+    store = small()
+    first = run_stream(store, ["vanilla"], [0], FAST, out=tmp_path)["vanilla"]
+    again = run_stream(store, ["vanilla"], [0], FAST, out=tmp_path, resume=True)["vanilla"]
+    assert again.programs == 0
+    assert again.seconds == first.seconds
+    assert same(first.heads, again.heads)
+
+
+def test_scores_are_a_lower_triangle_and_methods_differ():
+    results = run_stream(small(), seeds=[0, 1], config=FAST)
+    assert list(results) == ["vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation"]
+    for result in results.values():
+        assert result.scores.shape == (2, 3, 3)
+        assert is_complete(result.scores).all()
+        assert [len(row) for row in result.details] == [1, 2, 3]
+        assert [np.shape(x) for x in result.losses] == [(2, 3), (2, 3), (2, 2)]
+        for row in result.details:
+            assert set(row[0]) == {"score", "top1", "top1_macro"}
+        assert len(result.details[2][2]) == 7
+    heads = [result.heads["image"] for result in results.values()]
+    for i, one in enumerate(heads):
+        for other in heads[:i]:
+            assert np.abs(np.asarray(one) - np.asarray(other)).max() > 1e-4
+
+
+def test_learning_lowers_the_loss():
+    result = run_stream(small(), ["vanilla"], [0], FAST)["vanilla"]
+    assert all(loss[0][-1] < loss[0][0] for loss in result.losses)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_are_made_when_a_modality_appears(method, tmp_path):
+    store = small(tasks=3, modalities=3)
+    assert [task.specific for task in store] == ["image", "audio", "image"]
+    seen = []
+    listener = lambda event: seen.append(event.kind)  # noqa: E731
+    arguments = (store, [method], [0], FAST)
+    result = run_stream(*arguments, listener=listener, out=tmp_path)[method]
+    assert sorted(result.heads) == ["audio", "image", "text"]
+    assert seen == ["method", *["task", "scores"] * 3, "done"]
+    alone = run_stream(*arguments, order=["task1"])[method]
+    assert sorted(alone.heads) == ["image", "text"]
+    resumed = run_stream(*arguments, out=tmp_path, resume=True)[method]
+    assert same(result.heads, resumed.heads)
+    if method == "vanilla":  # a head without gradients stays where it is
+        first_two = run_stream(*arguments, order=["task1", "task2"])[method]
+        assert same(first_two.heads["audio"], result.heads["audio"])
+
+
+def test_any_two_modalities_pair():
+    store = small(tasks=1)
+    task = dataclasses.replace(store.tasks[0], general="audio", specific="thermal")
+    both = dataclasses.replace(store.tasks[0], name="both", general="audio", specific="audio")
+    store = dataclasses.replace(store, tasks=(task, both), orders={"canonical": ("task1", "both")})
+    for result in run_stream(store, seeds=[0], config=FAST).values():
+        assert sorted(result.heads) == ["audio", "thermal"]
+        assert is_complete(result.scores).all()
+
+
+def test_tiny_tasks():
+    """One class and one sample."""
+    store = small(tasks=2)
+    arrays = dict(store.tasks[0].arrays)
+    arrays["prototypes"] = arrays["prototypes"][:1]
+    for split, count in (("train", 1), ("test", 1)):
+        arrays[f"{split}_features"] = arrays[f"{split}_features"][:count]
+        arrays[f"{split}_labels"] = np.zeros(count, np.int32)
+    tiny = dataclasses.replace(
+        store.tasks[0], arrays=arrays, classes=store.tasks[0].classes[:1], tree=()
+    )
+    store = dataclasses.replace(store, tasks=(tiny, store.tasks[1]))
+    for result in run_stream(store, seeds=[0], config=FAST).values():
+        assert is_complete(result.scores).all()
+        assert all(np.isfinite(W).all() for W in result.heads.values())
+
+
+def test_another_run_in_the_directory_is_refused(tmp_path):
+    store = small()
+    run_stream(store, ["vanilla"], [0], FAST, out=tmp_path, order=["task1"])
+    with pytest.raises(RunError, match="resume"):
+        run_stream(store, ["vanilla"], [0], FAST, out=tmp_path, order=["task1"])
+    other = dataclasses.replace(FAST, batch=64)
+    with pytest.raises(RunError, match=r"config\.batch: 32 in the directory, 64 asked for"):
+        run_stream(store, ["vanilla"], [0], other, out=tmp_path, order=["task1"], resume=True)
+    with pytest.raises(RunError, match=r"store\.fingerprint"):
+        run_stream(
+            small(seed=1), ["vanilla"], [0], FAST, out=tmp_path, order=["task1"], resume=True
+        )
+    # How the work is laid out may change.
+    laid_out = dataclasses.replace(FAST, seed_axis="loop", device_memory=1.0)
+    run_stream(store, ["vanilla"], [0], laid_out, out=tmp_path, order=["task1"], resume=True)
+
+
+def test_all_directories_are_checked_before_training(tmp_path):
+    (tmp_path / "hmcl_ca").mkdir()
+    (tmp_path / "hmcl_ca" / "thesis.tex").write_text("mine")
+    events = []
+    with pytest.raises(RunError):
+        run_stream(small(), ["vanilla", "hmcl_ca"], [0], FAST, out=tmp_path, listener=events.append)
+    assert not events
+    assert (tmp_path / "hmcl_ca" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"methods": ["none"]}, "methods must be among"),
+        ({"methods": []}, "methods must be at least one"),
+        ({"seeds": []}, "seeds must be at least one"),
+        ({"seeds": [0.5]}, "seeds must be whole numbers"),
+        ({"order": "seq2"}, "order must be one of canonical"),
+        ({"order": ["task9"]}, "order names the task 'task9'"),
+        ({"order": ["task1", "task1"]}, "each once"),
+        ({"settings": {"hmcl_mr": {"beta": 2.0}}}, "beta must be in"),
+        ({"settings": {"hmcl": {}}}, "got 'hmcl'"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_is_written(tmp_path, change, said):
+    arguments = {"methods": ["vanilla"], "seeds": [0], "config": FAST, "out": tmp_path / "out"}
+    with pytest.raises(ConfigError, match=said):
+        run_stream(small(), **{**arguments, **change})
+    assert not (tmp_path / "out").exists()
+
+
+def damaged(kind: str) -> Store:
+    store = small()
+    task = store.tasks[0]
+    arrays = {name: np.array(array) for name, array in task.arrays.items()}
+    if kind == "NaN":
+        arrays["train_features"][3, 1] = np.nan
+    elif kind == "dimension":
+        arrays["train_features"] = arrays["train_features"][:, :-1]
+    elif kind == "labels":
+        arrays["train_labels"][5] = 99
+    else:
+        arrays["train_features"] = arrays["train_features"][:0]
+        arrays["train_labels"] = arrays["train_labels"][:0]
+    task = dataclasses.replace(task, arrays=arrays)
+    return dataclasses.replace(store, tasks=(task, *store.tasks[1:]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("NaN", "train_features row 3 is not finite"),
+        ("dimension", "train_features must have shape"),
+        ("labels", "train_labels row 5 is 99"),
+        ("empty", "train_features is empty"),
+    ],
+)
+def test_bad_stores_are_named_before_anything_is_written(tmp_path, kind, said):
+    with pytest.raises(StoreError, match=said):
+        run_stream(damaged(kind), ["vanilla"], [0], FAST, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_diverging_runs_do_not_count(tmp_path):
+    wild = dataclasses.replace(FAST, classification=Schedule(3, 1e30))
+    with pytest.raises(FloatingPointError, match="lower the learning rate"):
+        run_stream(small(), ["vanilla"], [0], wild)
+
+
+def test_tables_and_files(tmp_path):
+    results = run_stream(small(), ["vanilla", "hmcl_mr"], [0, 1], FAST)
+    shown = columns(results["vanilla"])
+    R = results["vanilla"].scores
+    assert np.allclose(shown["Acc"], 100 * R[:, -1, :2].mean(1))
+    assert np.allclose(shown["R@5"], 100 * R[:, -1, 2])
+    assert np.allclose((2 * shown["BWT_A"] + shown["BWT_R5"]) / 3, shown["BWT"])
+    lines = markdown_table(results).splitlines()
+    assert len(lines) == 4
+    assert len({len(line) for line in lines}) == 1
+    mean, std = shown["Overall"].mean(), shown["Overall"].std(ddof=1)
+    assert f"{mean:.2f} ± {std:.2f}" in lines[2]
+    assert latex_table(results).count(r"\\") == 4
+    written = write_results(tmp_path / "out", results, {"note": 1})
+    assert sorted(path.name for path in written) == ["results.json", "table.md", "table.tex"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        path.name for path in written
+    )
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["methods"]["vanilla"]["scores"][0][0][1] is None
+    assert found["methods"]["vanilla"]["scores"][1][2][0] == R[1, 2, 0]
+    assert found["versions"]["jax"] == jax.__version__
+
+
+def test_progress_is_plain_lines_without_a_terminal(capsys):
+    with ProgressView(("vanilla",)) as view:
+        run_stream(small(), ["vanilla"], [0], FAST, listener=view)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "vanilla: task 3/3 task3 done" in lines[-1]
+    assert "\x1b" not in "".join(lines)
+
+
+def command(store: Path, out: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, str(ROOT / "experiments" / "run_stream.py"), "--stream", str(store)),
+        *("--seeds", "0,1", "--out", str(out), "--set", "train.batch=32"),
+        *("--set", "train.classification={epochs=3, learning_rate=0.02}", *more),
+    ]
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    store = small(tasks=4)
+    path = tmp_path / "store.zip"
+    settings = {"name": "s", "backbone": "synthetic", "K": store.K, "tau": store.tau}
+    write_store(path, store.tasks, **settings)
+    return path
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(arguments, capture_output=True, text=True, env=environment)
+
+
+def test_the_command(on_disk, tmp_path):
+    done = run(command(on_disk, tmp_path / "out", "--methods", "vanilla"))
+    assert done.returncode == 0, done.stderr
+    assert "| vanilla |" in done.stdout
+    assert (tmp_path / "out" / "table.md").exists()
+    again = run(command(on_disk, tmp_path / "out", "--methods", "vanilla"))
+    assert again.returncode == 1
+    assert "--resume" in again.stderr
+    assert "Traceback" not in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_twenty_times(on_disk, tmp_path, method):
+    whole = run(command(on_disk, tmp_path / "whole", "--methods", method))
+    assert whole.returncode == 0, whole.stderr
+    rng = np.random.default_rng(0)
+    arguments = command(on_disk, tmp_path / "killed", "--methods", method, "--resume")
+    start = time.perf_counter()
+    run([*arguments[:-1], "--order", "none"])  # how long it takes to come up
+    startup = time.perf_counter() - start
+    for _ in range(20):
+        process = subprocess.Popen(
+            arguments,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        time.sleep(startup + rng.uniform(0, 6))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = run(arguments)
+    assert done.returncode == 0, done.stderr
+    matrices = [
+        json.loads((tmp_path / name / "results.json").read_text())["methods"][method]["scores"]
+        for name in ("whole", "killed")
+    ]
+    assert matrices[0] == matrices[1]
+    digests = [
+        json.loads(path.read_text())["custom_metadata"]["leaves"]
+        for name in ("whole", "killed")
+        for path in (tmp_path / name / method / "steps" / "4").glob("_CHECKPOINT_METADATA")
+    ]
+    assert len(digests) == 2
+    assert digests[0] == digests[1]

@@ -1,0 +1,425 @@
+"""Top-1 and recall against brute force, with padding, ties, NaN, seeds and blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hmcl_jax import evaluation, lorentz
+
+top1 = jax.jit(evaluation.top1, static_argnames=("average", "block"))
+recall = jax.jit(evaluation.recall, static_argnames=("ks", "block"))
+symmetric_recall = jax.jit(evaluation.symmetric_recall, static_argnames=("k", "block"))
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+DIRECTIONS = ("general_to_specific", "specific_to_general")
+KS = (1, 5, 1000)  # the last is longer than any gallery
+
+
+def distances(x, y, K=10.0):
+    """All Lorentz distances in float64, as textbooks write them; NaN where a point is broken."""
+    x, y = np.float64(x), np.float64(y)
+    products = np.array([[a @ b for b in y] for a in x])
+    times = np.outer(np.sqrt(K + (x**2).sum(1)), np.sqrt(K + (y**2).sum(1)))
+    return np.sqrt(K) * np.arccosh(np.maximum(1, (times - products) / K))
+
+
+def nearest(x, y, K=10.0):
+    """Per query the items at a finite distance, in a stable order."""
+    return [
+        [i for i in np.argsort(row, kind="stable") if np.isfinite(row[i])]
+        for row in distances(x, y, K)
+    ]
+
+
+def brute_top1(prototypes, samples, labels, average, K=10.0):
+    hits = [
+        order[:1] == [c] for order, c in zip(nearest(samples, prototypes, K), labels, strict=True)
+    ]
+    if average == "micro":
+        return np.mean(hits)
+    groups = [
+        [hit for hit, c in zip(hits, labels, strict=True) if c == name] for name in set(labels)
+    ]
+    return np.mean([np.mean(group) for group in groups])
+
+
+def brute_recall(general, specific, pairs, ks=KS, K=10.0):
+    result = {}
+    for name, queries, gallery, (q, g) in zip(
+        DIRECTIONS, (general, specific), (specific, general), ((1, 0), (0, 1)), strict=True
+    ):
+        orders = nearest(queries, gallery, K)
+        partners = {i: {p[g] for p in pairs if p[q] == i} for i in range(len(queries))}
+        counted = [i for i in partners if partners[i]]
+        result[name] = {
+            k: np.mean([bool(partners[i] & set(orders[i][:k])) for i in counted]) for k in ks
+        }
+    return result
+
+
+def points(rng, n, d=16, spread=0.8, dtype=np.float32):
+    """Points around one direction, as of a backbone, at radius 0.5 to 4."""
+    x = spread * rng.normal(size=(n, d)) / np.sqrt(d)
+    x[:, 0] += 1
+    x *= rng.uniform(0.5, 4, (n, 1)) / np.linalg.norm(x, axis=1, keepdims=True)
+    return x.astype(dtype)
+
+
+def classification(rng, dtype=np.float32, n=57, classes=7):
+    prototypes = points(rng, classes, dtype=dtype)
+    labels = rng.integers(0, classes - 1, n)  # the last class does not occur
+    samples = 0.4 * prototypes[labels] + 0.8 * points(rng, n, dtype=dtype)
+    return prototypes, samples.astype(dtype), labels.astype(np.int32)
+
+
+def retrieval(rng, dtype=np.float32, n=23, m=61):
+    """Some pictures have several captions, some captions several pictures, some none."""
+    specific = points(rng, n, dtype=dtype)
+    pairs = np.stack([rng.integers(0, n - 1, m - 2), np.arange(m - 2)], axis=1)
+    pairs = np.concatenate([pairs, [[3, 5], [4, 5]]]).astype(np.int32)
+    general = 0.7 * points(rng, m, dtype=dtype)
+    general[pairs[:, 1]] += 0.4 * specific[pairs[:, 0]]
+    return general, specific, np.unique(pairs, axis=0)
+
+
+def assert_same(ours, truth):
+    assert set(ours) == set(truth)
+    for name in truth:
+        assert list(ours[name]) == list(truth[name])
+        for k, share in truth[name].items():
+            np.testing.assert_allclose(ours[name][k], share, rtol=1e-6, err_msg=f"{name} at {k}")
+
+
+@pytest.mark.parametrize("block", [None, 10])
+def test_top1_equals_brute_force(dtype, rng, block):
+    prototypes, samples, labels = classification(rng, dtype)
+    for average in ("micro", "macro"):
+        ours = top1(prototypes, samples, labels, average=average, block=block)
+        truth = brute_top1(prototypes, samples, labels, average)
+        assert ours.dtype == dtype
+        assert 0.2 < truth < 0.9
+        np.testing.assert_allclose(ours, truth, rtol=1e-6)
+
+
+def test_micro_and_macro_differ_by_the_class_sizes():
+    prototypes = np.eye(3, dtype=np.float32)
+    samples = prototypes[[0, 0, 0, 0, 2]]
+    labels = np.array([0, 0, 0, 1, 1])  # class 2 does not occur
+    np.testing.assert_allclose(top1(prototypes, samples, labels), 3 / 5)
+    np.testing.assert_allclose(top1(prototypes, samples, labels, average="macro"), 1 / 2)
+
+
+@pytest.mark.parametrize("block", [None, 7])
+def test_recall_equals_brute_force(dtype, rng, block):
+    general, specific, pairs = retrieval(rng, dtype)
+    ours = recall(general, specific, pairs, ks=KS, block=block)
+    assert ours["general_to_specific"][1].dtype == dtype
+    truth = brute_recall(general, specific, pairs)
+    assert 0.2 < truth["general_to_specific"][1] < truth["specific_to_general"][5] < 1
+    assert_same(ours, truth)
+
+
+@pytest.mark.parametrize("block", [1, 1000])
+def test_the_block_does_not_matter(rng, block):
+    general, specific, pairs = retrieval(rng)
+    assert_same(
+        recall(general, specific, pairs, ks=KS, block=block),
+        recall(general, specific, pairs, ks=KS),
+    )
+
+
+def test_any_caption_of_a_picture_is_a_hit():
+    pictures = np.float32([[2, 0], [0, 2], [-2, 0]])  # the last is in no pair
+    captions = np.float32([[1, 0], [-0.1, 1], [0, -1], [-1, 0], [0.1, 1]])  # so is the last
+    pairs = np.array([[0, 0], [0, 2], [1, 3], [1, 1]])
+    found = recall(captions, pictures, pairs, ks=(1, 2))
+    # Caption 2 is as near to picture 0 as to picture 2; caption 3 is nearest to picture 2.
+    assert_same(
+        found,
+        {"general_to_specific": {1: 3 / 4, 2: 1}, "specific_to_general": {1: 1, 2: 1}},
+    )
+
+
+def test_symmetric_recall_is_the_mean_of_both_directions_at_5(rng):
+    general, specific, pairs = retrieval(rng)
+    truth = [sides[5] for sides in brute_recall(general, specific, pairs).values()]
+    assert truth[0] != truth[1]
+    ours = symmetric_recall(general, specific, pairs)
+    np.testing.assert_allclose(ours, np.mean(truth), rtol=1e-6)
+
+
+@pytest.mark.parametrize("K", [0.5, 16.0])
+def test_the_curvature_matters_and_is_used(rng, K):
+    general, specific, pairs = retrieval(rng)
+    general, specific = 3 * general, 3 * specific
+    truth = brute_recall(general, specific, pairs, K=K)
+    assert truth != brute_recall(general, specific, pairs, K=1e4)
+    assert_same(recall(general, specific, pairs, ks=KS, K=K), truth)
+
+
+def test_ties_stand_in_the_order_of_the_index(dtype, rng):
+    # With K = 16 these points have whole time components, so every distance is exact.
+    corners = np.array([[0, 0], [3, 0], [0, 3], [-3, 0], [0, -3]], dtype)
+    general, specific = corners[rng.integers(0, 5, 40)], corners[rng.integers(0, 5, 30)]
+    pairs = np.stack([rng.integers(0, 30, 50), rng.integers(0, 40, 50)], axis=1).astype(np.int32)
+    ours = recall(general, specific, pairs, ks=KS, K=16.0, block=7)
+    assert_same(ours, brute_recall(general, specific, pairs, K=16.0))
+    labels = rng.integers(0, 40, 30).astype(np.int32)
+    truth = brute_top1(general, specific, labels, "micro", K=16.0)
+    assert truth > 0
+    np.testing.assert_allclose(top1(general, specific, labels, K=16.0), truth, rtol=1e-6)
+
+
+def test_a_collapsed_head_scores_by_chance():
+    same = np.full((20, 3), 0.3, np.float32)
+    pairs = np.stack([np.arange(20), np.arange(20)], axis=1)
+    np.testing.assert_allclose(symmetric_recall(same, same, pairs, k=5), 5 / 20, rtol=1e-6)
+    np.testing.assert_allclose(top1(same, same, np.arange(20)), 1 / 20, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])  # (1e30)^2 overflows
+def test_broken_points_are_never_hits_and_stand_behind_all_others(rng, bad):
+    general, specific, pairs = retrieval(rng)
+    marked = general.copy(), specific.copy()
+    for array, value in ((general, bad), (marked[0], np.nan)):
+        array[5] = value
+    for array, value in ((specific, bad), (marked[1], np.nan)):
+        array[7, 2] = value
+    truth = brute_recall(*marked, pairs)
+    assert truth["specific_to_general"][1000] < 1
+    assert_same(recall(general, specific, pairs, ks=KS), truth)
+
+
+def test_nothing_but_nan_is_no_hit_at_any_length():
+    nan = np.full((3, 2), np.nan, np.float32)
+    pairs = np.array([[0, 0], [1, 1], [2, 2]])
+    for x, y in ((nan, nan), (nan, np.zeros_like(nan)), (np.zeros_like(nan), nan)):
+        found = recall(x, y, pairs, ks=(1, 3, 100))
+        assert all(float(share) == 0 for side in found.values() for share in side.values())
+        for average in ("micro", "macro"):
+            assert float(top1(x, y, np.arange(3), average=average)) == 0
+
+
+def test_a_nan_prototype_leaves_the_other_classes_alone(rng):
+    prototypes, samples, labels = classification(rng)
+    prototypes[2] = np.nan
+    truth = brute_top1(prototypes, samples, labels, "micro")
+    np.testing.assert_allclose(top1(prototypes, samples, labels), truth, rtol=1e-6)
+
+
+@pytest.mark.parametrize("filling", ["nan", "copies"])
+@pytest.mark.parametrize("average", ["micro", "macro"])
+def test_padding_does_not_change_top1(rng, filling, average):
+    prototypes, samples, labels = classification(rng)
+    more, extra = samples[:9], labels[:9] + 9  # would count, were they valid
+    if filling == "nan":
+        more, extra = np.full_like(more, np.nan), np.full_like(extra, -1)
+    ours = top1(
+        np.concatenate([more, prototypes]),
+        np.concatenate([samples, more]),
+        np.concatenate([labels + 9, extra]),
+        average=average,
+        valid=np.arange(66) < 57,
+        valid_prototypes=np.arange(16) >= 9,
+    )
+    np.testing.assert_array_equal(ours, top1(prototypes, samples, labels, average=average))
+
+
+@pytest.mark.parametrize("filling", ["nan", "copies"])
+def test_padding_does_not_change_recall(rng, filling):
+    general, specific, pairs = retrieval(rng)
+
+    def padded(x, y):
+        more = y[:9] if filling == "copies" else np.full_like(y[:9], np.nan)
+        return np.concatenate([more, x]), np.arange(9 + len(x)) >= 9
+
+    more_general, valid_general = padded(general, specific)
+    more_specific, valid_specific = padded(specific, general)
+    # Rows of -1 are no pairs, nor are those that name padding on either side.
+    extra = [[-1, -1], [-1, 12], [12, -1], [3, 12], [12, 3], [31, 0], [0, 68], [0, 0]]
+    ours = recall(
+        more_general,
+        more_specific,
+        np.concatenate([extra, pairs + 9]).astype(np.int32),
+        ks=KS,
+        valid_general=valid_general,
+        valid_specific=valid_specific,
+    )
+    truth = recall(general, specific, pairs, ks=KS)
+    for name in DIRECTIONS:
+        for k in KS:
+            np.testing.assert_array_equal(ours[name][k], truth[name][k])
+
+
+def test_pairs_of_minus_one_are_none(rng):
+    general, specific, pairs = retrieval(rng)  # the last rows are in no pair
+    more = np.array([[-1, -1], [-1, 3], [3, -1]], np.int32)
+    ours = recall(general, specific, np.concatenate([pairs, more]), ks=KS)
+    assert_same(ours, recall(general, specific, pairs, ks=KS))
+
+
+def test_vmap_over_seeds_equals_a_loop(rng):
+    problems = [retrieval(rng, n=23, m=61) for _ in range(3)]
+    general, specific = (np.stack([p[i] for p in problems]) for i in (0, 1))
+    pairs = problems[0][2]
+    valid = np.arange(61) < 60
+
+    def one(general, specific):
+        return recall(general, specific, pairs, ks=KS, valid_general=valid, block=10)
+
+    ours = jax.jit(jax.vmap(one))(general, specific)
+    for seed in range(3):
+        truth = brute_recall(general[seed, :60], specific[seed], pairs[pairs[:, 1] < 60])
+        assert_same(jax.tree.map(lambda share, seed=seed: share[seed], ours), truth)
+
+    problems = [classification(rng) for _ in range(3)]
+    arrays = [np.stack(kind) for kind in zip(*problems, strict=True)]
+    ours = jax.jit(jax.vmap(lambda *task: top1(*task, block=10)))(*arrays)
+    truth = [brute_top1(*task, "micro") for task in problems]
+    np.testing.assert_allclose(ours, truth, rtol=1e-6)
+
+
+@pytest.mark.parametrize("radius", [0.5, 4.0])
+def test_float32_keeps_the_order_of_float64(rng, radius):
+    # Partners are planted at the boundary of what k sees: the last item seen for every other query,
+    # the first one not seen for the rest. One exchange of neighbours would change the score.
+    n, m, d = 800, 1000, 512
+    x, y = (points(rng, rows, d, spread=0.4, dtype=np.float64) for rows in (n, m))
+    x, y = (radius * z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+    x, y = (np.float32(z * rng.uniform(0.9, 1.1, (len(z), 1))) for z in (x, y))
+    a, b = np.float64(x), np.float64(y)
+    times = np.outer(np.sqrt(10 + (a**2).sum(1)), np.sqrt(10 + (b**2).sum(1)))
+    order = np.argsort(times - a @ b.T, axis=1)
+    levels = np.sort(times - a @ b.T, axis=1)
+    for k in (1, 5):
+        # The rounding unit of float32 is 6e-8 of the products |x||y|, of which 512 are summed.
+        clear = np.flatnonzero(levels[:, k] - levels[:, k - 1] > 1e-6 * radius**2)
+        assert len(clear) > 0.95 * n
+        partner = order[clear, k - 1 + clear % 2]
+        found = recall(y, x, np.stack([clear, partner], axis=1).astype(np.int32), ks=(k,))
+        np.testing.assert_allclose(
+            found["specific_to_general"][k], np.mean(clear % 2 == 0), rtol=1e-6
+        )
+
+
+def test_the_order_is_that_of_the_distance(rng):
+    prototypes, samples, _ = classification(rng)
+    chosen = np.argmin(jax.jit(lorentz.pairwise_distance)(samples, prototypes), axis=1)
+    assert float(top1(prototypes, samples, chosen)) == 1
+
+
+def test_half_precision_features_are_scored_in_float32(rng):
+    prototypes, samples, labels = classification(rng, np.float16)
+    ours = top1(prototypes, samples, labels)
+    assert ours.dtype == jnp.float32
+    np.testing.assert_allclose(ours, brute_top1(prototypes, samples, labels, "micro"), rtol=1e-6)
+
+
+def test_nothing_to_score_is_nan():
+    x = np.ones((3, 2), np.float32)
+    none = np.zeros(3, bool)
+    for average in ("micro", "macro"):
+        assert np.isnan(top1(x, x, np.arange(3), average=average, valid=none))
+    assert np.isnan(symmetric_recall(x, x, np.zeros((0, 2), np.int32)))
+    assert np.isnan(symmetric_recall(x, x, np.array([[1, 1]]), valid_general=none))
+
+
+def test_memory_does_not_grow_to_the_whole_matrix():
+    def shape(*axes, dtype=jnp.float32):
+        return jax.ShapeDtypeStruct(axes, dtype)
+
+    imagenet = shape(1000, 512), shape(50_000, 512), shape(50_000, dtype=jnp.int32)
+    coco = shape(25_000, 512), shape(5_000, 512), shape(25_000, 2, dtype=jnp.int32)
+    for score, task, most in ((top1, imagenet, 60e6), (recall, coco, 150e6)):
+        analysis = score.lower(*task).compile().memory_analysis()
+        assert analysis.temp_size_in_bytes < most
+
+
+X = np.ones((4, 3), np.float32)
+LABELS = np.arange(4)
+PAIRS = np.stack([LABELS, LABELS], axis=1)
+ERRORS = {
+    "average": (
+        lambda: evaluation.top1(X, X, LABELS, average="mean"),
+        ValueError,
+        "'micro', 'macro', got",
+    ),
+    "labels high": (
+        lambda: evaluation.top1(X, X, LABELS + 1),
+        ValueError,
+        r"labels .*\[0, 4\), got 4",
+    ),
+    "labels shape": (
+        lambda: evaluation.top1(X, X, LABELS[:3]),
+        ValueError,
+        r"labels .*\(4,\), got .*\(3,\)",
+    ),
+    "labels float": (
+        lambda: evaluation.top1(X, X, X[:, 0]),
+        ValueError,
+        "labels must be integers.*float32",
+    ),
+    "valid": (
+        lambda: evaluation.top1(X, X, LABELS, valid=X[:, 0]),
+        ValueError,
+        r"valid .*\(4,\), got float",
+    ),
+    "classes": (
+        lambda: evaluation.top1(X, X, LABELS, valid_prototypes=np.ones(3, bool)),
+        ValueError,
+        r"valid_prototypes must be booleans of shape \(4,\), got bool of shape \(3,\)",
+    ),
+    "K": (lambda: evaluation.top1(X, X, LABELS, K=-1.0), ValueError, r"K = -1\.0"),
+    "dimension": (
+        lambda: evaluation.top1(X, X[:, :2], LABELS),
+        ValueError,
+        r"prototypes \(4, 3\), specific",
+    ),
+    "seeds": (lambda: evaluation.recall(X[None], X, PAIRS), ValueError, "general .*use jax.vmap"),
+    "empty": (
+        lambda: evaluation.recall(X[:0], X, PAIRS),
+        ValueError,
+        r"general .*one row.*\(0, 3\)",
+    ),
+    "block": (lambda: evaluation.recall(X, X, PAIRS, block=0), ValueError, "block = 0"),
+    "ks": (
+        lambda: evaluation.recall(X, X, PAIRS, ks=5),
+        TypeError,
+        r"ks must be a sequence.*got 5",
+    ),
+    "no ks": (
+        lambda: evaluation.recall(X, X, PAIRS, ks=()),
+        TypeError,
+        r"ks must be a sequence.*got \(\)",
+    ),
+    "ks zero": (
+        lambda: evaluation.recall(X, X, PAIRS, ks=(0, 1)),
+        ValueError,
+        "ks .*at least 1.*ks = 0",
+    ),
+    "k": (lambda: evaluation.symmetric_recall(X, X, PAIRS, k=0.5), TypeError, r"k = 0\.5"),
+    "pairs": (
+        lambda: evaluation.recall(X, X, LABELS),
+        ValueError,
+        r"pairs .*\(p, 2\), got .*\(4,\)",
+    ),
+    "pair": (
+        lambda: evaluation.recall(X, X[:3], PAIRS),
+        ValueError,
+        r"specific rows in \[0, 3\).*got 3",
+    ),
+    "low pair": (
+        lambda: evaluation.recall(X, X, PAIRS - [0, 2]),
+        ValueError,
+        "general rows.*-1.*got -2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_name_the_argument_and_its_value(case):
+    call, kind, message = ERRORS[case]
+    with pytest.raises(kind, match=message):
+        call()
