@@ -1,15 +1,9 @@
-"""Run directories: exact restores, refusals that say what to do, crashes, full disks, damage."""
+"""Run directories: exact restores, and refusals that say what to do."""
 
 import dataclasses
 import json
-import os
 import pickle
-import random
 import shutil
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -17,93 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from run_directories import (
+    IDENTITY,
+    abstract,
+    assert_same,
+    begun,
+    output,
+    python,
+    refused,
+    resumed,
+    round_trip,
+    saved,
+)
 
 import hmcl_jax
 from hmcl_jax.continual.checkpoint import RunError, open_run
-
-IDENTITY = {
-    "method": "hmcl",
-    "seeds": [0, 1],
-    "store": "ab12",
-    "config": {"learning_rate": 0.0005, "head": {"dim": 8, "bias": None}},
-}
-RECORD = {"scores": [[0.1, None], [1 / 3, 0.25]], "seconds": {"train": 12.5}, "names": ["ä", "b"]}
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "runs" / "hmcl"
-
-
-def begun(path):
-    return open_run(path, IDENTITY, resume=False)
-
-
-def resumed(path):
-    return open_run(path, IDENTITY, resume=True)
-
-
-def refused(path, match, identity=IDENTITY, resume=True):
-    """The message with which a directory is refused."""
-    with pytest.raises(RunError, match=match) as caught:
-        open_run(path, identity, resume=resume).__enter__()
-    return str(caught.value)
-
-
-def assert_same(found, expected):
-    """Equal in structure, type, dtype, shape and every bit."""
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert isinstance(a, np.ndarray) == isinstance(b, np.ndarray)
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
-
-
-def abstract(state):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-
-
-def round_trip(path, state, template=None):
-    with begun(path) as run:
-        run.save(1, state, RECORD)
-    with resumed(path) as run:
-        assert run.latest() == 1
-        found, record = run.restore(abstract(state) if template is None else template)
-    assert record == RECORD
-    return found
-
-
-def saved(path, steps=2):
-    """A run with some steps; gives their states."""
-    states = {n: {"W": jnp.arange(12.0) + n, "n": jnp.int32(n)} for n in range(1, steps + 1)}
-    with begun(path) as run:
-        for n, state in states.items():
-            run.save(n, state, {"finished": n})
-    return states
-
-
-def python(code, *arguments, **environment):
-    """A Python process of its own, which can import this file."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": str(Path(__file__).parent),
-            **environment,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err[-2000:]
-    return out, err
 
 
 # Exact restores
@@ -375,248 +302,3 @@ def test_nothing_is_printed_and_nothing_unpickled(path, capfd, monkeypatch):
 def test_import_does_not_wait_for_orbax():
     code = "import sys, hmcl_jax.continual.checkpoint; print('orbax.checkpoint' in sys.modules)"
     assert output(python(code))[0] == "False\n"
-
-
-# Damage
-
-
-def damages(data):
-    yield "gone", None
-    if data:
-        middle = len(data) // 2
-        yield "empty", b""
-        yield "truncated", data[:middle]
-        for at in (0, middle, len(data) - 1):
-            yield f"byte {at}", data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
-
-
-# Of a reading that fails, Orbax leaves coroutines behind.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_damage_is_named_or_harmless(path):
-    states = saved(path)
-    step = path / "steps" / "2"
-    remedy = f"delete the directory {step} and resume from step 1."
-    named = set()
-    for file in sorted(file for file in step.rglob("*") if file.is_file()):
-        data = file.read_bytes()
-        for damage, bad in damages(data):
-            file.unlink()
-            if bad is not None:
-                file.write_bytes(bad)
-            message = None
-            with resumed(path) as run:
-                try:
-                    found, record = run.restore(states[2])
-                except RunError as error:
-                    message = str(error)
-            if message is None:
-                assert_same(found, states[2])
-                assert record == {"finished": 2}, (file, damage)
-            else:
-                assert message.startswith("Step 2 cannot be read: "), (file, damage)
-                assert message.endswith(remedy), (file, damage)
-                named.add(file.relative_to(step).parts[0])
-            file.write_bytes(data)
-    assert named >= {"_CHECKPOINT_METADATA", "state"}
-    shutil.rmtree(step)
-    with resumed(path) as run:
-        assert_same(run.restore(states[1])[0], states[1])
-        run.save(2, states[2], {})
-        (path / "steps" / "3").mkdir()
-        with pytest.raises(RunError, match=r"Step 3 cannot be read.*resume from step 2\."):
-            run.restore(states[2])
-
-
-@pytest.mark.parametrize(("wrong", "named"), [("state", r"state\['W'\]"), ("record", "its record")])
-def test_whole_files_with_other_contents_are_caught(path, wrong, named, monkeypatch):
-    """What no checksum of Orbax can see: other numbers, properly written."""
-    from orbax.checkpoint import v1 as ocp
-
-    write = ocp.save
-
-    def other(path, arrays, custom_metadata):
-        if wrong == "state":
-            arrays["state['W']"] = arrays["state['W']"] + np.float32(1e-6)
-        else:
-            custom_metadata["record"]["finished"] = 7
-        write(path, arrays, custom_metadata=custom_metadata)
-
-    monkeypatch.setattr(ocp, "save", other)
-    states = saved(path, steps=1)
-    message = f"Step 1.*{named} does not match.*from the beginning"
-    with resumed(path) as run, pytest.raises(RunError, match=message):
-        run.restore(states[1])
-
-
-# Full disks
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_full_disk_is_named(path, monkeypatch, wrapped):
-    from orbax.checkpoint import v1 as ocp
-
-    def full(path, *args, **kwargs):
-        Path(f"{path}.orbax-checkpoint-tmp").mkdir()
-        error = OSError(28, os.strerror(28))
-        if wrapped:
-            raise RuntimeError("save failed") from error
-        raise error
-
-    states = saved(path, steps=1)
-    with resumed(path) as run:
-        with monkeypatch.context() as patched:
-            patched.setattr(ocp, "save", full)
-            with pytest.raises(RunError, match=r"Step 2 .*disk is full.*resume the run"):
-                run.save(2, states[1], {})
-        assert [step.name for step in run.steps.iterdir()] == ["1"]
-        assert_same(run.restore(states[1])[0], states[1])
-        run.save(2, states[1], {})
-
-
-LIMITED = """
-import resource, sys
-import numpy as np
-from hmcl_jax.continual.checkpoint import RunError
-from test_checkpoint import assert_same, begun
-
-small = {f"W{i}": np.ones((64, 64)) for i in range(4)}
-large = {f"W{i}": np.random.default_rng(i).normal(size=(64, 64)) for i in range(4)}
-with begun(sys.argv[1]) as run:
-    run.save(1, small, {})
-    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, allowed[1]))
-    try:
-        run.save(2, large, {})
-    except RunError as error:
-        print(error)
-    resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
-    assert run.latest() == 1
-    assert_same(run.restore(small)[0], small)
-    run.save(2, large, {})
-    assert_same(run.restore(large)[0], large)
-"""
-
-
-def test_files_that_cannot_grow_are_a_full_disk(path):
-    out, err = output(python(LIMITED, path))
-    assert out.startswith("Step 2 could not be saved in ")
-    assert "the disk is full or a quota is reached (File too large)" in out
-    assert "absl" not in err
-
-
-# Crashes
-
-LEARNER = """
-import sys, time
-from test_checkpoint import first, resumed, train
-
-with resumed(sys.argv[1]) as run:
-    state = run.restore(first())[0] if run.latest() else first()
-    print("open", flush=True)
-    for task in range(run.latest() or 0, int(sys.argv[2])):
-        state = train(state)
-        run.save(task + 1, state, {"task": task})
-    time.sleep(float(sys.argv[3]))
-"""
-
-
-def first():
-    return {"W": np.zeros((4, 64, 64)), "key": jax.random.key(0), "count": np.array(0)}
-
-
-def train(state):
-    """A task of training, in NumPy because compiling takes longer than the rest of the test."""
-    noise = np.random.default_rng(int(state["count"])).normal(size=state["W"].shape)
-    return {**state, "W": 0.9 * state["W"] + noise, "count": np.array(state["count"] + 1)}
-
-
-def kill_and_resume(path, kills, seed, steps):
-    """Kills in the middle of saves, then lets the last process come to the end."""
-    chance = random.Random(seed)
-    trained = [first()]
-    for _ in range(steps):
-        trained.append(train(trained[-1]))
-    torn = 0
-    for _ in range(kills):
-        process = python(LEARNER, path, steps, 0)
-        assert process.stdout.readline() == "open\n", process.communicate()[1][-2000:]
-        time.sleep(chance.uniform(0, 0.3))
-        while process.poll() is None and not list(path.glob("steps/*-tmp")):
-            time.sleep(0.001)
-        time.sleep(chance.choice([0, chance.uniform(0, 0.1)]))
-        process.kill()
-        process.communicate()
-        torn += bool(list(path.glob("steps/*-tmp")))
-        with resumed(path) as run:
-            assert not list(path.glob("steps/*-tmp"))
-            if run.latest():
-                state, record = run.restore(first())
-                assert record == {"task": run.latest() - 1}
-                assert_same(state, trained[run.latest()])
-    output(python(LEARNER, path, steps, 0))
-    with resumed(path) as run:
-        assert run.latest() == steps
-        assert_same(run.restore(first())[0], trained[steps])
-    return torn
-
-
-def test_killed_runs_resume_bitwise(path):
-    assert kill_and_resume(path, kills=2, seed=0, steps=12) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_runs_resume_bitwise_many_times(path, seed):
-    assert kill_and_resume(path, kills=12, seed=seed, steps=150) > 0
-
-
-def test_one_run_at_a_time_and_none_after_a_kill(path):
-    process = python(LEARNER, path, 1, 60)
-    try:
-        assert process.stdout.readline() == "open\n"
-        refused(path, rf"{path}.* in use by another process, pid {process.pid}; wait.*--out")
-    finally:
-        process.kill()
-        process.communicate()
-    with resumed(path):
-        refused(path, rf"in use by another process, pid {os.getpid()};")
-
-
-# Devices
-
-SHARDED = """
-import sys
-import jax, numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
-from test_checkpoint import assert_same, begun, spread
-
-def over(sizes, spec):
-    devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
-    axes = ("seed", "row")[: len(sizes)]
-    return NamedSharding(Mesh(devices, axes, axis_types=(AxisType.Auto,) * len(sizes)), spec)
-
-state = spread()
-with begun(sys.argv[1]) as run:
-    run.save(1, jax.device_put(state, over([4], P("seed"))), {})
-    for sharding in (over([2, 2], P("seed")), over([2], P("seed")), over([4], P()),
-                     SingleDeviceSharding(jax.devices()[3])):
-        template = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
-        for like in (template, jax.device_put(state, sharding)):
-            found, _ = run.restore(like)
-            assert_same(found, state)
-            assert all(x.sharding.is_equivalent_to(sharding, x.ndim) for x in found.values())
-print("resharded on", jax.device_count(), "devices")
-"""
-
-
-def spread():
-    keys = jax.random.split(jax.random.key(0), 4)
-    return {"W": jnp.arange(32.0).reshape(4, 8), "keys": keys, "none": jnp.zeros((4, 0))}
-
-
-def test_restores_onto_other_devices(path):
-    flags = "--xla_force_host_platform_device_count=4"
-    assert output(python(SHARDED, path, XLA_FLAGS=flags))[0] == "resharded on 4 devices\n"
-    with resumed(path) as run:  # one device here
-        assert_same(run.restore(abstract(spread()))[0], spread())

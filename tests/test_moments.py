@@ -32,6 +32,18 @@ def test_moments_are_the_sums_of_lifted_outer_products(dtype, rng):
     assert_equal(lifted, moments, tolerance * 10)
 
 
+def test_counts_repeat_rows_and_skip_padding(dtype, rng):
+    x = rng.normal(size=(6, 5)).astype(dtype)
+    counts = np.array([2, 0, 1, 3, 0, 1], np.int32)
+    repeated = hmcl_jax.update_moments(empty(dtype=dtype), {"image": np.repeat(x, counts, axis=0)})
+    counted = hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": counts})
+    assert_equal(counted, repeated, 1e-5 if dtype == jnp.float32 else 1e-13)
+    with pytest.raises(ValueError, match=r"counts\['image'\] must be integers of shape \(6,\)"):
+        hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": counts[:5]})
+    with pytest.raises(ValueError, match="must be integers"):
+        hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": x[:, 0]})
+
+
 def test_batches_order_and_merging_do_not_matter(x64, rng):
     x = rng.normal(size=(40, 5))
     whole = hmcl_jax.update_moments(empty(dtype=jnp.float64), {"image": x, "text": x[:7]})

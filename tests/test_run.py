@@ -107,9 +107,14 @@ def test_heads_are_made_when_a_modality_appears(method, tmp_path):
     assert sorted(alone.heads) == ["image", "text"]
     resumed = run_stream(*arguments, out=tmp_path, resume=True)[method]
     assert same(result.heads, resumed.heads)
-    if method == "vanilla":  # a head without gradients stays where it is
-        first_two = run_stream(*arguments, order=["task1", "task2"])[method]
-        assert same(first_two.heads["audio"], result.heads["audio"])
+    if (
+        method == "vanilla"
+    ):  # a head that a task does not have stays where it is, and does not decay
+        decaying = (*arguments[:-1], dataclasses.replace(FAST, weight_decay=0.3))
+        whole = run_stream(*decaying)[method]
+        first_two = run_stream(*decaying, order=["task1", "task2"])[method]
+        assert same(first_two.heads["audio"], whole.heads["audio"])
+        assert not same(whole.heads["text"], result.heads["text"])
 
 
 def test_any_two_modalities_pair():

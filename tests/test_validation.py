@@ -37,6 +37,8 @@ def planted(name, index, value):
         (1, ("train_pairs", lambda a: np.concatenate([a, a[2:3]])), "train_pairs row 6 repeats"),
         (1, planted("thumbnail_rows", 1, 3), r"thumbnail_rows row 1 is 3, outside of \[0, 3\)"),
         (1, planted("thumbnail_ends", 1, 5), "thumbnail_ends must grow up to 6, got 5"),
+        (0, ("tree_features", lambda a: a[:4]), "tree_features has 4 rows for 5 names in the tree"),
+        (0, planted("tree_features", (1, 0), np.nan), "tree_features row 1 is not finite"),
         (0, ("prototypes", lambda a: a[:2]), "prototypes has 2 rows for 3 classes"),
         (0, ("test_labels", lambda a: a[:4]), r"test_labels must have shape \(5,\), got \(4,\)"),
         (0, ("train_features", lambda a: a[:, :5]), r"train_features must have shape \(n, 8\)"),

@@ -100,6 +100,7 @@ class Fitter:
         Returns:
           What was learned.
         """
+        info = dataclasses.replace(info, config=self.config)
         data = training_pairs(task)
         size = data.specific.nbytes + data.general.nbytes
         if size > self.config.device_memory * 2**20:
@@ -350,10 +351,8 @@ def _fit_in_chunks(
                     np.int32(offset), np.int32(numbers), np.int32(count),
                 )  # fmt: skip
                 total = total + loss
-            losses.append(total / minibatches)
-            continue
         gradients: tuple[Heads, ...] = ()
-        for _ in range(method.stages(info)):
+        for _ in range(method.stages(info) if config.step == "epoch" else 0):
             at = program("point")(params, opt_state, state.own, gradients, state.shared)
             sums = (zero, nothing)
             for fed, offset, numbers in chunks():
@@ -363,9 +362,11 @@ def _fit_in_chunks(
                 )  # fmt: skip
             total = total if gradients else sums[1]
             gradients = (*gradients, sums[0])
-        params, opt_state = program("step")(
-            params, opt_state, state.own, gradients, state.shared, n
-        )
+        if gradients:
+            params, opt_state = program("step")(
+                params, opt_state, state.own, gradients, state.shared, n
+            )
         losses.append(total / minibatches)
+        jax.block_until_ready(losses[-1])
         fitter.tell(epoch + 1, config.schedule(info.kind).epochs)
     return Fitted(params, opt_state, jnp.stack(losses, axis=1))

@@ -111,7 +111,7 @@ def _loss(
         return loss
     if info.kind == "classification":
         hoisted, general = hoisted[numbers], prototypes[numbers].astype(W.dtype)
-    return loss + method.term(state, Batch(general, specific, hoisted, points, valid), info)
+    return loss + method.term(state, Batch(general, specific, hoisted, points, valid, params), info)
 
 
 def step_each(

@@ -40,6 +40,7 @@ class Batch(NamedTuple):
       general_points: what the heads make of them now.
       specific_points: likewise.
       valid: which rows are not padding.
+      heads: all heads now.
     """
 
     general: jax.Array
@@ -47,6 +48,7 @@ class Batch(NamedTuple):
     general_points: jax.Array
     specific_points: jax.Array
     valid: jax.Array
+    heads: Heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,7 @@ class TaskInfo:
       first: whether it is the first of the stream.
       K: squared radius of the hyperboloid.
       tau: temperature of the logits.
+      config: what all methods share.
     """
 
     kind: str
@@ -68,6 +71,7 @@ class TaskInfo:
     first: bool
     K: float
     tau: float
+    config: TrainConfig = TrainConfig()  # noqa: RUF009
 
 
 class TaskEnd(NamedTuple):
@@ -95,9 +99,16 @@ class TaskEnd(NamedTuple):
     place: int
 
 
-def _adamw(config: TrainConfig, info: TaskInfo) -> optax.GradientTransformation:
+def adamw(config: TrainConfig, info: TaskInfo) -> optax.GradientTransformation:
+    """AdamW as all methods use it; heads that the task does not have do not decay."""
     rate = config.schedule(info.kind).learning_rate
-    return optax.adamw(rate, weight_decay=config.weight_decay)
+    if not config.weight_decay:
+        return optax.adamw(rate, weight_decay=0.0)
+
+    def of_task(params: Heads) -> dict[str, bool]:
+        return {modality: modality in (info.general, info.specific) for modality in params}
+
+    return optax.adamw(rate, weight_decay=config.weight_decay, mask=of_task)
 
 
 def _nothing(params: Heads) -> MethodState:
@@ -123,6 +134,11 @@ def _one_stage(info: TaskInfo) -> int:
 def _here(params: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
     del gradients, state
     return params
+
+
+def _no_log(state: MethodState) -> dict[str, jax.Array]:
+    del state
+    return {}
 
 
 def _the_gradient(
@@ -151,15 +167,19 @@ class Method:
       term: an addition to the loss of every minibatch, ``(state, batch, info) -> scalar``.
       stages: how many gradients of the whole objective a step takes.
       point: where gradient number ``len(gradients)`` is taken.
-      combine: the gradient handed to the optimizer, from those of all stages.
+      combine: the gradient handed to the optimizer, from those of all stages, which are sums over
+        so many minibatches.
+      per_minibatch: whether stages are gone through, and combined, for every minibatch, and the
+        results are summed; by default it is the sums that are combined.
       end_task: the state after a task. On the host, all seeds at once.
+      log: figures about the last task for the run's log, each ``(seeds,)``.
     """
 
     name: str
     settings: Any = None
     init: Callable[[Heads], MethodState] = _nothing
     widen: Callable[[MethodState, Heads], MethodState] = _keep
-    transform: Callable[[TrainConfig, TaskInfo], optax.GradientTransformation] = _adamw
+    transform: Callable[[TrainConfig, TaskInfo], optax.GradientTransformation] = adamw
     begin_task: Callable[[Any, MethodState, Heads, TaskInfo], Any] = _untouched
     term: Callable[[MethodState, Batch, TaskInfo], jax.Array] | None = None
     stages: Callable[[TaskInfo], int] = _one_stage
@@ -167,4 +187,6 @@ class Method:
     combine: Callable[[tuple[Heads, ...], Heads, MethodState, jax.Array, TaskInfo], Heads] = (
         _the_gradient
     )
+    per_minibatch: bool = False
     end_task: Callable[[MethodState, Heads, TaskEnd], MethodState] = _keep
+    log: Callable[[MethodState], dict[str, jax.Array]] = _no_log

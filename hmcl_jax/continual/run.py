@@ -265,7 +265,8 @@ class _Learner:
 
     def _info(self, index: int) -> TaskInfo:
         task, store = self.tasks[index], self.store
-        return TaskInfo(task.kind, task.general, task.specific, index == 0, store.K, store.tau)
+        sides = (task.general, task.specific)
+        return TaskInfo(task.kind, *sides, index == 0, store.K, store.tau, self.config)
 
     def _meet(self, index: int) -> None:
         """Heads for modalities that this task is the first to have."""

@@ -49,11 +49,6 @@ def validate_task(task: "Task", dimension: int, K: float) -> None:
             _validate_pairs(where, task, split)
     if "thumbnails" in task.arrays:
         _validate_thumbnails(where, task)
-    if len(task.arrays.get("tree_features", task.tree_names)) != len(task.tree_names):
-        rows = len(task.arrays["tree_features"])
-        raise StoreError(
-            f"{where}: tree_features has {rows} rows for {len(task.tree_names)} names in the tree."
-        )
     names = set(task.classes)
     if len(names) != len(task.classes):
         twice = next(c for c in task.classes if list(task.classes).count(c) > 1)
@@ -68,6 +63,11 @@ def validate_task(task: "Task", dimension: int, K: float) -> None:
             if child in seen:
                 raise StoreError(f"{where}: the class tree has a cycle through {child!r}.")
             seen.add(child)
+    if len(task.arrays.get("tree_features", task.tree_names)) != len(task.tree_names):
+        rows = len(task.arrays["tree_features"])
+        raise StoreError(
+            f"{where}: tree_features has {rows} rows for {len(task.tree_names)} names in the tree."
+        )
 
 
 def _validate_labels(where: str, task: "Task", split: str) -> None:

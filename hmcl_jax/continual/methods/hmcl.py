@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig, at_least, fraction, one_of
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, adamw
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
 from hmcl_jax.protection import protect
 from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
@@ -58,35 +58,40 @@ class HmclSettings:
 
 def make(name: str, settings: HmclSettings) -> Method:
     """The record of HMCL."""
-    bound = {
-        part.__name__.removeprefix("_"): functools.partial(part, settings)
-        for part in (_transform, _begin_task)
-    }
-    return Method(name, settings, init=_init, widen=_widen, end_task=_end_task, **bound)
+    return Method(
+        name,
+        settings,
+        init=init_state,
+        widen=widen_state,
+        transform=functools.partial(_transform, settings),
+        begin_task=functools.partial(_begin_task, settings),
+        end_task=add_moments,
+    )
 
 
 def _transform(
     settings: HmclSettings, config: TrainConfig, info: TaskInfo
 ) -> optax.GradientTransformation:
-    rate = config.schedule(info.kind).learning_rate
-    adamw = optax.adamw(rate, weight_decay=config.weight_decay)
+    step = adamw(config, info)
     project = hmcl_project(settings.variant)
     if settings.placement == "pre":
-        return optax.chain(project, adamw)
+        return optax.chain(project, step)
     if settings.placement == "post":
-        return optax.chain(adamw, project)
+        return optax.chain(step, project)
     beta = settings.beta
     if info.kind == "retrieval" and settings.beta_retrieval is not None:
         beta = settings.beta_retrieval
-    return optax.chain(adamw, project, task_anchor(beta))
+    return optax.chain(step, project, task_anchor(beta))
 
 
-def _init(params: Heads) -> MethodState:
+def init_state(params: Heads) -> MethodState:
+    """Empty moments."""
     return MethodState(init_moments({m: W[0] for m, W in params.items()}), ())
 
 
-def _widen(state: MethodState, params: Heads) -> MethodState:
-    return state._replace(shared=merge_moments(state.shared, _init(params).shared))
+def widen_state(state: MethodState, params: Heads) -> MethodState:
+    """Moments for heads among which new ones have appeared."""
+    return state._replace(shared=merge_moments(state.shared, init_state(params).shared))
 
 
 def _begin_task(
@@ -105,7 +110,8 @@ def _begin_task(
     return begin_task(opt_state, params, protection)
 
 
-def _end_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
+def add_moments(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
+    """Moments with those of a learned task."""
     del params
     moments = state.shared
     for modality, features in end.features.items():

@@ -1,0 +1,133 @@
+"""The embedded stream: what it promises, recomputed from the shipped file."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import hmcl_jax
+from hmcl_jax.continual.evaluate import Evaluator
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "experiments"))
+
+
+@pytest.fixture(scope="module")
+def store():
+    return hmcl_jax.load_pocket()
+
+
+def radius(points):
+    return np.linalg.norm(np.float32(points), axis=1)
+
+
+def samples(task, split="test"):
+    return task.arrays[f"{split}_features" if task.classes else f"{split}_specific"]
+
+
+def test_form(store):
+    store.validate()
+    assert (ROOT / "hmcl_jax" / "data" / "pocket16.zip").stat().st_size <= 30_000_000
+    assert len(store) == 16
+    assert store.dimension == 512
+    kinds = [task.kind for task in store]
+    assert 5 <= kinds.count("retrieval") <= 11
+    assert sum(a != b for a, b in itertools.pairwise(kinds)) >= 6  # interleaved
+    names = {task.name for task in store}
+    orders = {key: tuple(order) for key, order in store.orders.items()}
+    assert set(orders) == {"canonical", "seq2", "seq3"}
+    assert len(set(orders.values())) == 3
+    assert all(set(order) == names for order in orders.values())
+    assert all(array.dtype == np.float16 for task in store for array in [samples(task)])
+    assert sum(bool(task.tree) for task in store if task.classes) >= 4
+    for task in store:
+        assert task.provenance["licences"]
+        if task.tree and task.classes:
+            assert set(task.classes) & {child for child, _ in task.tree}
+
+
+def test_thumbnails_are_small_pictures_of_test_samples(store):
+    total = count = 0
+    for task in store:
+        for row in task.arrays.get("thumbnail_rows", []):
+            picture = task.thumbnail(int(row))
+            assert picture.startswith(b"\xff\xd8\xff")
+            assert picture.endswith(b"\xff\xd9")
+            total, count = total + len(picture), count + 1
+    assert 200 <= count <= 999
+    assert total <= 2_000_000
+
+
+def test_zero_shot_scores_are_what_the_manifest_says(store):
+    evaluate = Evaluator(store.K)
+    zero = []
+    for task in store:
+        modalities = [task.general, task.specific]
+        heads = {
+            m: W[None] for m, W in hmcl_jax.identity_heads(modalities, store.dimension).items()
+        }
+        zero.append(float(evaluate(heads, task)["score"][0]))
+        assert zero[-1] == pytest.approx(task.scores["zero_shot"], abs=2e-3)
+        assert 0 < task.scores["single_task"] <= 1
+    assert np.mean(zero) >= 0.243
+    assert np.mean(zero) >= 2 * np.mean([task.chance for task in store])
+    assert store["cifar10"].scores["zero_shot"] >= 0.55
+
+
+def test_hierarchy(store):
+    right, radii, depths, pictures = [], [], [], []
+    for task in store:
+        pictures.append(radius(samples(task)))
+        if not task.tree:
+            continue
+        parents = dict(task.tree)
+        found = dict(
+            zip(task.tree_names, radius(task.arrays["tree_features"]).tolist(), strict=True)
+        )
+        right += [found[parent] < found[child] for child, parent in parents.items()]
+        for name in task.tree_names:
+            radii.append(found[name])
+            chain = [name]
+            while chain[-1] in parents:
+                chain.append(parents[chain[-1]])
+            depths.append(len(chain))
+    assert np.mean(radii) < np.mean(np.concatenate(pictures))
+    assert np.mean(right) >= 0.75
+    correlation = scipy.stats.spearmanr(radii, depths)
+    assert correlation.statistic > 0
+    assert correlation.pvalue < 0.01
+
+
+def test_train_and_test_have_no_point_in_common(store):
+    for task in store:
+        train = {row.tobytes() for row in np.asarray(samples(task, "train"))}
+        test = {row.tobytes() for row in np.asarray(samples(task, "test"))}
+        assert not train & test, task.name
+        if task.kind == "retrieval":
+            sides = [task.arrays[f"{split}_general"] for split in ("train", "test")]
+            first, second = ({row.tobytes() for row in np.asarray(side)} for side in sides)
+            assert not first & second, task.name
+
+
+def test_it_needs_only_the_core_packages():
+    code = (
+        "import sys; from hmcl_jax import load_pocket; print(load_pocket().describe());"
+        "assert not {'torch', 'onnxruntime', 'PIL', 'scipy.stats'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for word in ("cifar10", "flags", "chance", "zero_shot", "single_task", "mean"):
+        assert word in done.stdout
+
+
+def test_licences_are_listed():
+    from pocket.sources import SOURCES, licence_page
+
+    page = (ROOT / "DATA_LICENSES.md").read_text("utf8")
+    assert page == licence_page()
+    for source in SOURCES.values():
+        assert source.package in page
+        assert source.licence in page
