@@ -1,6 +1,7 @@
 """Hyperbolic multimodal continual learning: pure functions and Optax transformations."""
 
 from hmcl_jax import entailment, lorentz, objective
+from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.head import (
     LorentzHead,
     apply_head,
@@ -58,6 +59,7 @@ __all__ = [
     "identity_head",
     "identity_heads",
     "init_moments",
+    "load_pocket",
     "lorentz",
     "lorentz_defect",
     "merge_moments",

@@ -1,0 +1,112 @@
+"""Trains a stream of tasks with several methods and seeds, and prints the table of the paper.
+
+    python experiments/run_stream.py --out runs/pocket
+    python experiments/run_stream.py --config experiments/configs/pocket.toml --out runs/pocket
+    python experiments/run_stream.py --stream STORE --methods vanilla,hmcl_ca --seeds 42,123 \
+        --set train.batch=256 --set methods.hmcl_ca.variance=0.75 --out runs/mine
+
+Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
+table.tex. A run that was stopped goes on with --resume.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+
+from rich.console import Console
+
+from hmcl_jax import load_pocket
+from hmcl_jax.continual import ConfigError, RunError, run_stream
+from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
+from hmcl_jax.data.store import Store, read_store
+from hmcl_jax.data.validation import StoreError
+from hmcl_jax.report import markdown_table, write_results
+from hmcl_jax.report.progress import ProgressView
+from hmcl_jax.report.results import CONVENTION
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--stream", help="pocket (the embedded one), or the path of a store")
+    parser.add_argument("--methods", help="names, separated by commas")
+    parser.add_argument("--seeds", help="whole numbers, separated by commas")
+    parser.add_argument("--order", help="canonical, seq2, seq3, or a file with one task per line")
+    parser.add_argument("--config", help="a TOML file; see experiments/configs")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting, such as train.batch=256; may be repeated",
+    )
+    parser.add_argument("--seed-axis", choices=("auto", "vmap", "map", "loop"))
+    parser.add_argument("--device-memory", type=float, metavar="MIB")
+    parser.add_argument("--out", required=True, help="folder for checkpoints and results")
+    parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    return parser.parse_args(arguments)
+
+
+def read(arguments: argparse.Namespace) -> Experiment:
+    """The experiment that the command line asks for."""
+    overrides = list(arguments.set)
+    if arguments.seed_axis is not None:
+        overrides.append(f"train.seed_axis='{arguments.seed_axis}'")
+    if arguments.device_memory is not None:
+        overrides.append(f"train.device_memory={arguments.device_memory}")
+    seeds = arguments.seeds
+    if seeds is not None:
+        try:
+            seeds = [int(seed) for seed in seeds.split(",")]
+        except ValueError:
+            raise ConfigError(f"--seeds must be whole numbers, got {arguments.seeds!r}.") from None
+    return read_experiment(
+        arguments.config,
+        overrides,
+        methods=arguments.methods.split(",") if arguments.methods else None,
+        stream=arguments.stream,
+        seeds=seeds,
+        order=arguments.order,
+    )
+
+
+def open_stream(stream: str) -> Store:
+    return load_pocket() if stream == "pocket" else read_store(stream)
+
+
+def main() -> None:
+    arguments = parse()
+    console = Console()
+    start = time.perf_counter()
+    try:
+        experiment = read(arguments)
+        store = open_stream(experiment.stream)
+        order = read_order(experiment.order, list(store.orders))
+        with ProgressView(experiment.methods, console) as view:
+            results = run_stream(
+                store,
+                experiment.methods,
+                experiment.seeds,
+                experiment.train,
+                order=order,
+                settings=experiment.settings,
+                out=arguments.out,
+                resume=arguments.resume,
+                listener=view,
+            )
+        about = {
+            "experiment": dataclasses.asdict(experiment),
+            "store": {"name": store.name, "fingerprint": store.fingerprint},
+            "wall_seconds": time.perf_counter() - start,
+        }
+        written = write_results(arguments.out, results, about)
+    except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
+        sys.exit(f"run_stream: {error}")
+    print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
+    print(f"{time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, written))}")
+
+
+if __name__ == "__main__":
+    main()
