@@ -66,6 +66,56 @@ def _weight(entailment_weight: ArrayLike, logits: jax.Array) -> jax.Array:
     return jnp.asarray(entailment_weight, logits.dtype)
 
 
+def pair_terms(
+    general: ArrayLike,
+    specific: ArrayLike,
+    *,
+    tau: ArrayLike,
+    K: ArrayLike = 10.0,
+    kappa: ArrayLike = 0.1,
+    entailment_weight: ArrayLike = 0.2,
+    valid: ArrayLike | None = None,
+) -> jax.Array:
+    """What each pair adds to :func:`pair_loss`, which is the mean of these over the valid rows.
+
+    Args:
+      general: points of the general modality (text), shape ``(B, d)``.
+      specific: points of the specific modality (image), shape ``(B, d)``; row i belongs to row i.
+      tau: temperature of the logits.
+      K: squared radius of the hyperboloid.
+      kappa: sets the minimum radius of the cones.
+      entailment_weight: weight of the entailment term.
+      valid: booleans ``(B,)``; rows that are False have no effect. Default: all True.
+
+    Returns:
+      Shape ``(B,)``, 0 for rows that are not valid.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from hmcl_jax import objective
+      >>> text, image = jax.random.normal(jax.random.key(0), (2, 8, 4))
+      >>> terms = objective.pair_terms(text, image, tau=0.1)
+      >>> print(jnp.allclose(terms.mean(), objective.pair_loss(text, image, tau=0.1)))
+      True
+    """
+    general, specific = _checks.as_points(general=general, specific=specific)
+    _checks.matrices(general=general, specific=specific)
+    if general.shape != specific.shape:
+        raise ValueError(
+            "general and specific must be paired row by row, "
+            f"got shapes {general.shape} and {specific.shape}."
+        )
+    valid = _valid_rows(valid, general.shape[0])
+    general, specific = (jnp.where(valid[:, None], x, 0) for x in (general, specific))
+    logits = _logits(general, specific, tau, K)
+    weights = valid.astype(logits.dtype)
+    towards_specific = _log_sum_exp(logits, weights, axis=1)
+    towards_general = _log_sum_exp(logits, weights, axis=0)
+    contrast = (towards_specific + towards_general) / 2 - jnp.diagonal(logits)
+    outside = entailment.entailment_loss(general, specific, K, kappa)
+    return jnp.where(valid, contrast + _weight(entailment_weight, logits) * outside, 0)
+
+
 def pair_loss(
     general: ArrayLike,
     specific: ArrayLike,
@@ -98,22 +148,16 @@ def pair_loss(
       >>> print(loss > objective.pair_loss(text, text, tau=0.1))
       True
     """
-    general, specific = _checks.as_points(general=general, specific=specific)
-    _checks.matrices(general=general, specific=specific)
-    if general.shape != specific.shape:
-        raise ValueError(
-            "general and specific must be paired row by row, "
-            f"got shapes {general.shape} and {specific.shape}."
-        )
-    valid = _valid_rows(valid, general.shape[0])
-    general, specific = (jnp.where(valid[:, None], x, 0) for x in (general, specific))
-    logits = _logits(general, specific, tau, K)
-    weights = valid.astype(logits.dtype)
-    towards_specific = _log_sum_exp(logits, weights, axis=1)
-    towards_general = _log_sum_exp(logits, weights, axis=0)
-    contrast = (towards_specific + towards_general) / 2 - jnp.diagonal(logits)
-    outside = entailment.entailment_loss(general, specific, K, kappa)
-    return _mean(contrast, valid) + _weight(entailment_weight, logits) * _mean(outside, valid)
+    terms = pair_terms(
+        general,
+        specific,
+        tau=tau,
+        K=K,
+        kappa=kappa,
+        entailment_weight=entailment_weight,
+        valid=valid,
+    )
+    return _mean(terms, _valid_rows(valid, terms.shape[0]))
 
 
 def prototype_loss(

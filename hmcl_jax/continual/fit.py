@@ -21,7 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual.config import TrainConfig
-from hmcl_jax.continual.gradients import Fetch, step_each, step_once, sum_gradients
+from hmcl_jax.continual.gradients import (
+    Fetch,
+    apply_gradient,
+    step_each,
+    step_gradient,
+    sum_gradients,
+)
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo
 from hmcl_jax.continual.pairs import (
     Pairs,
@@ -193,17 +199,10 @@ def _fit_one(
                 *(method, config, tx, info, params, opt_state, state),
                 *(data.general, fetch, minibatches),
             )
-        gradients: tuple[Heads, ...] = ()
-        losses = []
-        for _ in range(method.stages(info)):
-            at = method.point(params, gradients, state)
-            gradient, loss = sum_gradients(
-                method, config, info, at, state, data.general, fetch, minibatches
-            )
-            gradients = (*gradients, gradient)
-            losses.append(loss)
-        carry = step_once(method, tx, info, params, opt_state, state, gradients, minibatches)
-        return carry, losses[0] / minibatches
+        gradient, loss = step_gradient(
+            method, config, info, params, state, data.general, fetch, minibatches
+        )
+        return apply_gradient(tx, gradient, params, opt_state), loss / minibatches
 
     (params, opt_state), losses = jax.lax.scan(epoch, (params, opt_state), orders)
     return Fitted(params, opt_state, losses)
@@ -239,7 +238,8 @@ def _gradient_of_chunk(
 ) -> Any:
     fetch = _chunk_fetch(rows, fed, offset, count)
     state = MethodState(shared, own)
-    found = sum_gradients(method, config, info, params, state, general, fetch, minibatches)
+    one_stage = step_gradient if method.per_minibatch else sum_gradients
+    found = one_stage(method, config, info, params, state, general, fetch, minibatches)
     return jax.tree.map(jnp.add, sums, found)
 
 
@@ -280,7 +280,10 @@ def _step_of_epoch(
 ) -> tuple[Heads, Any]:
     del rows
     tx, state = method.transform(config, info), MethodState(shared, own)
-    return step_once(method, tx, info, params, opt_state, state, gradients, minibatches)
+    gradient = gradients[0]
+    if not method.per_minibatch:
+        gradient = method.combine(gradients, params, state, minibatches, info)
+    return apply_gradient(tx, gradient, params, opt_state)
 
 
 def _point_of_stage(
@@ -330,6 +333,8 @@ def _fit_in_chunks(
         prototypes = pad_pairs(data._replace(specific=data.general, pairs=data.general), info.kind)[
             0
         ]
+    stages = 1 if method.per_minibatch else method.stages(info)
+    stages = stages if config.step == "epoch" else 0
     program = functools.partial(fitter.program, info=info, rows=rows)
     n, zero = np.int32(minibatches), jax.tree.map(jnp.zeros_like, params)
     nothing = jnp.zeros(len(seeds), next(iter(params.values())).dtype)
@@ -352,7 +357,7 @@ def _fit_in_chunks(
                 )  # fmt: skip
                 total = total + loss
         gradients: tuple[Heads, ...] = ()
-        for _ in range(method.stages(info) if config.step == "epoch" else 0):
+        for _ in range(stages):
             at = program("point")(params, opt_state, state.own, gradients, state.shared)
             sums = (zero, nothing)
             for fed, offset, numbers in chunks():

@@ -20,19 +20,57 @@ from hmcl_jax.head import apply_head
 Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array, jax.Array]]
 
 
-def step_once(
-    method: Method,
-    tx: optax.GradientTransformation,
-    info: TaskInfo,
-    params: Heads,
-    opt_state: Any,
-    state: MethodState,
-    gradients: tuple[Heads, ...],
-    minibatches: jax.Array,
+def apply_gradient(
+    tx: optax.GradientTransformation, gradient: Heads, params: Heads, opt_state: Any
 ) -> tuple[Heads, Any]:
-    gradient = method.combine(gradients, params, state, minibatches, info)
+    """One optimizer step."""
     updates, opt_state = tx.update(gradient, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
+
+
+def step_gradient(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    params: Heads,
+    state: MethodState,
+    general: jax.Array,
+    fetch: Fetch,
+    minibatches: jax.Array,
+) -> tuple[Heads, jax.Array]:
+    """What the optimizer steps with: gradients of all stages, combined; and the sum of losses."""
+    if not method.per_minibatch:
+        return _combined(method, config, info, params, state, general, fetch, minibatches)
+    one = jnp.ones((), jnp.int32)
+    zero = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), params[info.specific].dtype))
+
+    def add(number: jax.Array, carry: Any) -> Any:
+        found = _combined(
+            method, config, info, params, state, general, lambda _: fetch(number), one
+        )
+        return jax.tree.map(jnp.add, carry, found)
+
+    return jax.lax.fori_loop(0, minibatches, add, zero)
+
+
+def _combined(
+    method: Method,
+    config: TrainConfig,
+    info: TaskInfo,
+    params: Heads,
+    state: MethodState,
+    general: jax.Array,
+    fetch: Fetch,
+    minibatches: jax.Array,
+) -> tuple[Heads, jax.Array]:
+    gradients: tuple[Heads, ...] = ()
+    losses = []
+    for _ in range(method.stages(info)):
+        at = method.point(params, gradients, state)
+        gradient, loss = sum_gradients(method, config, info, at, state, general, fetch, minibatches)
+        gradients = (*gradients, gradient)
+        losses.append(loss)
+    return method.combine(gradients, params, state, minibatches, info), losses[0]
 
 
 def sum_gradients(
@@ -127,20 +165,14 @@ def step_each(
     minibatches: jax.Array,
 ) -> Any:
     """One optimizer step per minibatch."""
-
     one = jnp.ones((), jnp.int32)
 
     def step(number: jax.Array, carry: Any) -> Any:
         params, opt_state, total = carry
-        gradients: tuple[Heads, ...] = ()
-        for _ in range(method.stages(info)):
-            at = method.point(params, gradients, state)
-            gradient, loss = sum_gradients(
-                method, config, info, at, state, general, lambda _: fetch(number), one
-            )
-            total = total if gradients else total + loss
-            gradients = (*gradients, gradient)
-        return *step_once(method, tx, info, params, opt_state, state, gradients, one), total
+        gradient, loss = _combined(
+            method, config, info, params, state, general, lambda _: fetch(number), one
+        )
+        return *apply_gradient(tx, gradient, params, opt_state), total + loss
 
     carry = (params, opt_state, jnp.zeros((), params[info.specific].dtype))
     params, opt_state, total = jax.lax.fori_loop(0, minibatches, step, carry)

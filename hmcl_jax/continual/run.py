@@ -45,6 +45,7 @@ class Event:
       number: of the task, or of the epochs done.
       count: of all tasks, or all epochs.
       scores: for ``"scores"`` and ``"done"``, the matrix so far, ``(seeds, T, T)``.
+      log: for ``"scores"``, what the method has to say about the task, means over seeds.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Event:
     number: int = 0
     count: int = 0
     scores: np.ndarray | None = None
+    log: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,7 @@ class StreamResult:
       details: all measures by (t, i), ``details[t][i][measure]`` a list over seeds.
       losses: mean minibatch loss, ``losses[t]`` of shape ``(seeds, epochs)``.
       seconds: per task, for learning and for evaluating.
+      logs: per task, what the method has to say, ``logs[t][figure]`` a list over seeds.
       heads: at the end, with a seed axis.
       programs: how many programs were compiled for learning.
     """
@@ -82,6 +85,7 @@ class StreamResult:
     details: list[list[dict[str, list[float]]]]
     losses: list[list[list[float]]]
     seconds: list[dict[str, float]]
+    logs: list[dict[str, list[float]]]
     heads: Heads
     programs: int
 
@@ -227,6 +231,7 @@ class _Learner:
         self.details: list[list[dict[str, list[float]]]] = []
         self.losses: list[list[list[float]]] = []
         self.seconds: list[dict[str, float]] = []
+        self.logs: list[dict[str, list[float]]] = []
         self.params: Heads = {}
         self.opt_state: Any = None
         self.state: MethodState | None = None
@@ -242,9 +247,9 @@ class _Learner:
             self._learn_task(index)
             if run is not None:
                 run.save(index + 1, self._saved(), self._record())
-            self.tell(
-                Event("scores", self.method.name, task.name, index + 1, count, self.scores.copy())
-            )
+            log = {figure: float(np.mean(values)) for figure, values in self.logs[-1].items()}
+            about = (self.method.name, task.name, index + 1, count)
+            self.tell(Event("scores", *about, self.scores.copy(), log))
         if not np.all(is_complete(self.scores)):
             raise FloatingPointError(f"{self.method.name} gave scores that are not finite.")
         self.tell(Event("done", self.method.name, "", count, count, self.scores.copy()))
@@ -259,6 +264,7 @@ class _Learner:
             details=self.details,
             losses=self.losses,
             seconds=self.seconds,
+            logs=self.logs,
             heads=self.params,
             programs=self.fitter.compilations(),
         )
@@ -302,6 +308,8 @@ class _Learner:
         self.losses.append(losses.tolist())
         self.state = self.method.end_task(self.state, self.params, self._end(index, info))
         jax.block_until_ready((self.params, self.state))
+        figures = self.method.log(self.state)
+        self.logs.append({name: np.asarray(x, float).tolist() for name, x in figures.items()})
         learned = time.perf_counter()
         row = []
         for seen in range(index + 1):
@@ -357,6 +365,7 @@ class _Learner:
             "details": self.details,
             "losses": self.losses,
             "seconds": self.seconds,
+            "logs": self.logs,
         }
 
     def _resume(self, run: Run) -> int:
@@ -373,7 +382,7 @@ class _Learner:
             [[[np.nan if x is None else x for x in r] for r in R] for R in record["scores"]]
         )
         self.details, self.losses = record["details"], record["losses"]
-        self.seconds = record["seconds"]
+        self.seconds, self.logs = record["seconds"], record["logs"]
         return finished
 
 

@@ -88,6 +88,7 @@ class ProgressView:
                 f"{event.method}: task {event.number}/{event.count} {event.task} done, "
                 f"mean {now:.1f} %, change since learned {change:+.1f}"
             )
+            line += "".join(f", {figure} {value:.3g}" for figure, value in event.log.items())
         else:
             return
         print(seconds, line, file=self.console.file, flush=True)

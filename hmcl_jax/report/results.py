@@ -130,6 +130,7 @@ def as_json(results: Mapping[str, StreamResult], about: Mapping[str, Any]) -> di
             "details": result.details,
             "losses": result.losses,
             "seconds": result.seconds,
+            "logs": result.logs,
             "programs": result.programs,
         }
     first = next(iter(results.values()))
