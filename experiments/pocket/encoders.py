@@ -209,8 +209,8 @@ def conse(
 ) -> np.ndarray:
     """Pictures in text space: class-name embeddings mixed by class probabilities, normalised.
 
-    Temperature and top, like the fading of :func:`imagenet_embeddings`, are provisional in the same
-    way as the settings of the towers.
+    Temperature and top, like the fading of :func:`imagenet_embeddings`, were tried out by hand on
+    zero-shot scores of the tasks, CIFAR-10 above all, which are therefore a little optimistic.
     """
     order = np.argsort(-logits, axis=1)[:, :top]
     kept = np.take_along_axis(logits, order, axis=1) / temperature
