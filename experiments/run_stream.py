@@ -13,15 +13,17 @@ import argparse
 import dataclasses
 import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 
 from hmcl_jax import load_pocket
 from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
+from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
-from hmcl_jax.report import markdown_table, write_results
+from hmcl_jax.report import check_results, markdown_table, write_results
 from hmcl_jax.report.progress import ProgressView
 from hmcl_jax.report.results import CONVENTION
 
@@ -44,9 +46,25 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed-axis", choices=("auto", "vmap", "map", "loop"))
     parser.add_argument("--device-memory", type=float, metavar="MIB")
-    parser.add_argument("--out", required=True, help="folder for checkpoints and results")
+    parser.add_argument("--out", help="folder for checkpoints and results")
+    parser.add_argument(
+        "--list-methods", action="store_true", help="print the methods and their settings"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
-    return parser.parse_args(arguments)
+    found = parser.parse_args(arguments)
+    if not found.out and not found.list_methods:
+        parser.error("--out is needed: a folder for checkpoints and results")
+    return found
+
+
+def split(option: str, text: str | None) -> list[str] | None:
+    """Names separated by commas."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ConfigError(f"{option} must be names separated by commas, got {text!r}.")
+    return names
 
 
 def read(arguments: argparse.Namespace) -> Experiment:
@@ -65,7 +83,7 @@ def read(arguments: argparse.Namespace) -> Experiment:
     return read_experiment(
         arguments.config,
         overrides,
-        methods=arguments.methods.split(",") if arguments.methods else None,
+        methods=split("--methods", arguments.methods),
         stream=arguments.stream,
         seeds=seeds,
         order=arguments.order,
@@ -73,17 +91,26 @@ def read(arguments: argparse.Namespace) -> Experiment:
 
 
 def open_stream(stream: str) -> Store:
-    return load_pocket() if stream == "pocket" else read_store(stream)
+    """The embedded stream, or the store at a path."""
+    if stream == "pocket":
+        return load_pocket()
+    if not stream or not Path(stream).exists():
+        raise StoreError(f"--stream must be pocket or the path of a store, got {stream!r}.")
+    return read_store(stream)
 
 
 def main() -> None:
     arguments = parse()
+    if arguments.list_methods:
+        print(list_methods())
+        return
     console = Console()
     start = time.perf_counter()
     try:
         experiment = read(arguments)
         store = open_stream(experiment.stream)
         order = read_order(experiment.order, list(store.orders))
+        check_results(arguments.out, experiment.methods, arguments.resume)
         with ProgressView(experiment.methods, console) as view:
             results = run_stream(
                 store,
@@ -104,6 +131,9 @@ def main() -> None:
         written = write_results(arguments.out, results, about)
     except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
         sys.exit(f"run_stream: {error}")
+    except KeyboardInterrupt:
+        print("\nrun_stream: stopped; go on with --resume.", file=sys.stderr)
+        sys.exit(130)
     print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
     print(f"{time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, written))}")
 

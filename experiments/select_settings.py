@@ -15,22 +15,24 @@ import sys
 
 from run_stream import open_stream
 
-from hmcl_jax.continual import ConfigError, run_stream
+from hmcl_jax.continual import ConfigError, make_method, run_stream
 from hmcl_jax.continual.config import parse_override
-from hmcl_jax.continual.experiment import read_experiment
+from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import columns
 
 
 def points(grids: list[str]) -> list[dict[str, object]]:
     """All combinations of ``name=value,value,...``."""
-    axes = []
+    axes = {}
     for grid in grids:
         name, _, values = grid.partition("=")
-        if not values:
-            raise ConfigError(f"--grid is written name=value,value,..., got {grid!r}.")
-        axes.append([parse_override(f"{name}={value}") for value in values.split(",")])
-    return [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
+        if not name or not values or not all(values.split(",")) or name in axes:
+            raise ConfigError(f"--grid is written name=value,value,..., once each, got {grid!r}.")
+        axes[name] = [parse_override(f"{name}={value}")[name] for value in values.split(",")]
+    if not axes:
+        raise ConfigError("--grid is needed at least once, as name=value,value,...")
+    return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 
 def main() -> None:
@@ -41,33 +43,48 @@ def main() -> None:
     parser.add_argument("--grid", action="append", default=[], metavar="NAME=VALUES")
     parser.add_argument("--seed", type=int, default=42)
     arguments = parser.parse_args()
-    rows = []
     try:
-        experiment = read_experiment(
-            arguments.config, methods=[arguments.method], stream=arguments.stream
-        )
-        store = open_stream(experiment.stream)
-        given = dict(experiment.settings.get(arguments.method, {}))
-        for point in points(arguments.grid):
-            settings = {arguments.method: {**given, **point}}
-            (result,) = run_stream(
+        select(arguments)
+    except (ConfigError, StoreError, OSError) as error:
+        sys.exit(f"select_settings: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def select(arguments: argparse.Namespace) -> None:
+    """Runs the grid and prints the best point."""
+    name = arguments.method
+    experiment = read_experiment(arguments.config, methods=[name], stream=arguments.stream)
+    given = dict(experiment.settings.get(name, {}))
+    chosen = points(arguments.grid)
+    for point in chosen:  # all of them, before anything is trained
+        make_method(name, {**given, **point})
+    store = open_stream(experiment.stream)
+    order = read_order(experiment.order, list(store.orders))
+    rows = []
+    for point in chosen:
+        shown = ", ".join(f"{key} {value}" for key, value in point.items())
+        try:
+            results = run_stream(
                 store,
-                [arguments.method],
+                [name],
                 [arguments.seed],
                 experiment.train,
-                order=experiment.order,
-                settings=settings,
-            ).values()
-            found = columns(result)
-            overall, bwt = float(found["Overall"][0]), float(found["BWT"][0])
-            rows.append({**point, "Overall": overall, "BWT": bwt, "sum": overall + bwt})
-            shown = ", ".join(f"{name} {value}" for name, value in point.items())
-            print(f"{shown}: Overall {overall:.2f}, BWT {bwt:+.2f}, sum {overall + bwt:.2f}")
-            sys.stdout.flush()
-    except (ConfigError, StoreError) as error:
-        sys.exit(f"select_settings: {error}")
+                order=order,
+                settings={name: {**given, **point}},
+            )
+        except FloatingPointError as error:
+            print(f"{shown}: {error}", flush=True)
+            continue
+        found = columns(results[name])
+        overall, bwt = float(found["Overall"][0]), float(found["BWT"][0])
+        rows.append({**point, "Overall": overall, "BWT": bwt, "sum": overall + bwt})
+        text = f"{shown}: Overall {overall:.2f}, BWT {bwt:+.2f}, sum {overall + bwt:.2f}"
+        print(text, flush=True)
+    if not rows:
+        raise ConfigError("Every point of the grid diverged; lower the learning rate.")
     best = max(rows, key=lambda row: row["sum"])
-    print(json.dumps({"method": arguments.method, "seed": arguments.seed, "best": best}))
+    print(json.dumps({"method": name, "seed": arguments.seed, "best": best}))
 
 
 if __name__ == "__main__":

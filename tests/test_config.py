@@ -52,9 +52,12 @@ def test_defaults_are_the_papers():
         ("train.batches=3", "train.batches is not a setting; known are batch"),
         ("train.batch=1.5", "train.batch must be of type int, got 1.5"),
         ("train.batch=true", "train.batch must be of type int, got True"),
-        ("train.batch=1", "train: batch must be at least 2, got batch = 1"),
+        ("train.batch=1", "train: batch must be a whole number of at least 2, got batch = 1"),
         ("train.step=task", "step must be one of epoch, minibatch, got step = 'task'"),
-        ("train.classification.epochs=0", "train.classification: epochs must be at least 1"),
+        (
+            "train.classification.epochs=0",
+            "train.classification: epochs must be a whole number of at least 1",
+        ),
         ("train.classification.learning_rate=nan", "learning_rate must be positive and finite"),
         ("train.weight_decay=-1", "weight_decay must be finite and at least 0"),
         ("train=3", "train must be a table, got 3"),
@@ -63,6 +66,8 @@ def test_defaults_are_the_papers():
         ("methods.hmcl_mr.gamma=0", "methods.hmcl_mr.gamma is not a setting; known are basis"),
         ("methods.hmcl_rotation.placement=pre", "placement must not be 'pre'"),
         ("methods.mine.beta=0", "[methods.mine] with method = one of them; got 'mine'"),
+        ("methods.x.method=[1]", "with method = one of them; got [1]"),
+        ("methods.vanilla.beta=1", "methods.vanilla.beta is not a setting; there are none"),
         ("methods.hmcl_mr=3", "methods must be tables [methods.NAME]"),
         ("seed=3", "seed is not a setting; known are stream, seeds"),
         ("seeds=3", "seeds must be a list of whole numbers, got 3"),
@@ -85,8 +90,13 @@ def test_unknown_methods_are_named():
         read_experiment(methods=["ewca"])
     with pytest.raises(ConfigError, match="each once"):
         read_experiment(methods=["vanilla", "vanilla"])
-    with pytest.raises(ConfigError, match="letters, digits"):
-        make_method("../up", {"method": "vanilla"})
+    for name in ("../up", "results.json", "a" * 65, ""):
+        with pytest.raises(ConfigError, match="letters, digits, '_' or '-', at most 64"):
+            make_method(name, {"method": "vanilla"})
+    with pytest.raises(ConfigError, match="each once"):
+        read_experiment(
+            overrides=["methods.Vanilla.method=vanilla"], methods=["vanilla", "Vanilla"]
+        )
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -101,7 +111,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_orders_are_names_or_files(tmp_path):
-    (tmp_path / "order.txt").write_text("# mine\ntask2\n\ntask1\n")
+    (tmp_path / "order.txt").write_text("\ufeff# mine\ntask2\n  # not this\n task1\n", "utf8")
     assert read_order(str(tmp_path / "order.txt"), ["canonical"]) == ["task2", "task1"]
     assert read_order("canonical", ["canonical"]) == "canonical"
     with pytest.raises(ConfigError, match=r"order must be one of canonical, or a file"):

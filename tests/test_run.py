@@ -17,7 +17,7 @@ from hmcl_jax.continual import METHODS, ConfigError, RunError, Schedule, TrainCo
 from hmcl_jax.data.store import Store, StoreError, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import is_complete
-from hmcl_jax.report import columns, latex_table, markdown_table, write_results
+from hmcl_jax.report import check_results, columns, latex_table, markdown_table, write_results
 from hmcl_jax.report.progress import ProgressView
 
 ROOT = Path(__file__).parent.parent
@@ -40,8 +40,20 @@ def same(a, b) -> bool:
     return all(leaves)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("reset", [True, False])
+RARE = ("agem", "derpp", "nullspace")
+EVERY = [pytest.param(m, marks=pytest.mark.slow) if m in RARE else m for m in METHODS]
+
+
+@pytest.mark.parametrize(
+    ("method", "reset"),
+    [
+        *(
+            pytest.param(m, True, marks=pytest.mark.slow) if m in RARE else (m, True)
+            for m in METHODS
+        ),
+        *(("vanilla", False), ("hmcl_rotation", False)),
+    ],
+)
 def test_a_stopped_run_goes_on_bitwise(tmp_path, method, reset):
     store, config = small(), dataclasses.replace(FAST, reset_optimizer=reset)
     arguments = (store, [method], [0, 7], config)
@@ -93,7 +105,7 @@ def test_learning_lowers_the_loss():
     assert all(loss[0][-1] < loss[0][0] for loss in result.losses)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERY)
 def test_heads_are_made_when_a_modality_appears(method, tmp_path):
     store = small(tasks=3, modalities=3)
     assert [task.specific for task in store] == ["image", "audio", "image"]
@@ -171,9 +183,39 @@ def test_all_directories_are_checked_before_training(tmp_path):
     assert (tmp_path / "hmcl_ca" / "thesis.tex").read_text() == "mine"
 
 
+def test_folders_of_another_experiment_are_refused(tmp_path):
+    run_stream(small(), ["vanilla"], [0], FAST, out=tmp_path, order=["task1"])
+    with pytest.raises(RunError, match="holds a run of another experiment, vanilla: seeds"):
+        run_stream(small(), ["hmcl_mr"], [1], FAST, out=tmp_path, order=["task1"])
+    assert not (tmp_path / "hmcl_mr").exists()
+    run_stream(small(), ["hmcl_mr"], [0], FAST, out=tmp_path, order=["task1"])
+
+
+def test_results_are_not_overwritten(tmp_path):
+    check_results(tmp_path, ["vanilla"], resume=False)
+    (tmp_path / "table.md").write_text("mine")
+    with pytest.raises(RunError, match=r"table.md exists already; choose another --out"):
+        check_results(tmp_path, ["vanilla"], resume=False)
+    check_results(tmp_path, ["vanilla"], resume=True)
+    (tmp_path / "results.json").write_text("mine")
+    with pytest.raises(RunError, match=r"results.json is not of a run of this kind"):
+        check_results(tmp_path, ["vanilla"], resume=True)
+    (tmp_path / "results.json").write_text('{"methods": {"vanilla": 1, "hmcl_mr": 2}}')
+    check_results(tmp_path, ["vanilla", "hmcl_mr"], resume=True)
+    with pytest.raises(RunError, match=r"also holds hmcl_mr, which would be lost"):
+        check_results(tmp_path, ["vanilla"], resume=True)
+    (tmp_path / "table.tex").mkdir()
+    with pytest.raises(RunError, match=r"table.tex is not a file"):
+        check_results(tmp_path, ["vanilla", "hmcl_mr"], resume=True)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"methods": "vanilla"}, "methods must be a list of names, got the string 'vanilla'"),
+        ({"seeds": 3}, "seeds must be a list of whole numbers, got 3"),
+        ({"config": {"batch": 3}}, "config must be a TrainConfig, got dict"),
+        ({"settings": {"vanilla": 3}}, "settings of 'vanilla' must be a mapping, got 3"),
         ({"methods": ["none"]}, "methods must be among"),
         ({"methods": []}, "methods must be at least one"),
         ({"seeds": []}, "seeds must be at least one"),
@@ -294,6 +336,17 @@ def test_the_command(on_disk, tmp_path):
     assert again.returncode == 1
     assert "--resume" in again.stderr
     assert "Traceback" not in again.stderr
+    for bad, said in (
+        (["--methods", ""], "--methods must be names separated by commas, got ''"),
+        (["--seeds", ","], "--seeds must be whole numbers, got ','"),
+        (["--stream", ""], "--stream must be pocket or the path of a store, got ''"),
+        (["--out", ""], "--out is needed"),
+    ):
+        refused = run(command(on_disk, tmp_path / "other", *bad))
+        assert refused.returncode != 0
+        assert said in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow

@@ -1,9 +1,12 @@
 """Validation names the task, the array and the row of a planted fault."""
 
+import json
+
 import numpy as np
 import pytest
 from stores import tasks, write
 
+from hmcl_jax.data import store
 from hmcl_jax.data.store import StoreError, Task
 
 
@@ -55,6 +58,81 @@ def test_validate_names_the_array_and_the_row(tmp_path, rng, which, fault, messa
     made[which] = change(made[which], *fault)
     with pytest.raises(StoreError, match=message):
         write(tmp_path / "a", made)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        (
+            "train_labels",
+            lambda a: a + 0.5,
+            "train_labels must be whole numbers, got dtype float64",
+        ),
+        (
+            "train_labels",
+            lambda a: a.astype(np.int64) + 2**32,
+            "train_labels row 0 is .*beyond int32",
+        ),
+        ("train_labels", lambda a: a.astype(str), "train_labels must be whole numbers"),
+        ("train_features", lambda a: a * 1j, "train_features must be floating-point numbers"),
+        ("train_features", lambda a: a.astype(object), "train_features must be floating-point"),
+        ("test_features", lambda a: a.astype(int), "test_features must be floating-point"),
+    ],
+)
+def test_values_that_storing_would_change_are_refused(tmp_path, rng, name, edit, message):
+    made = tasks(rng)
+    made[0] = change(made[0], name, edit)
+    with pytest.raises(StoreError, match=message):
+        write(tmp_path / "a", made)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_mistakes_in_writing_are_named(tmp_path, rng):
+    first, second = tasks(rng)
+
+    def refused(message, *made, **more):
+        with pytest.raises(StoreError, match=message):
+            write(more.pop("path", tmp_path / "a.zip"), made, **more)
+        assert not list(tmp_path.iterdir())
+
+    def with_(task, **changes):
+        return Task(**{**vars(task), **changes})
+
+    refused("K must be a finite number, got nan", first, K=float("nan"))
+    refused("tau must be a finite number, got 'x'", first, tau="x")
+    refused("score zero_shot must be a finite", with_(first, scores={"zero_shot": float("nan")}))
+    refused("not manifest.json", with_(first, name="manifest.json"))
+    refused("Task name 3 must be", with_(first, name=3))
+    refused("must not name 'canonical'", first, orders={"canonical": ["animals"]})
+    refused("has no classes, got 2", with_(second, classes=("a", "b")))
+    refused("has no array spare", with_(first, arrays={**first.arrays, "spare": np.zeros((1, 8))}))
+    lone = {k: v for k, v in second.arrays.items() if k != "thumbnail_ends"}
+    refused("thumbnails also need thumbnail_ends", with_(second, arrays=lone))
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"cannot be written: .*choose another path"):
+        write(tmp_path / "file" / "a", [first])
+    write(tmp_path / "b.zip", [with_(first, name="packed")])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda m: m["tasks"][0]["arrays"].pop("test_labels"), "not of a known form"),
+        (lambda m: m["tasks"].clear(), "has no tasks"),
+        (lambda m: m["orders"].clear(), "no canonical order"),
+        (lambda m: m["tasks"].append(m["tasks"][0]), "names a task twice"),
+        (lambda m: m.update(schema=True), "schema must be 1, got True"),
+    ],
+)
+def test_manifests_that_are_signed_but_wrong_are_refused(tmp_path, rng, edit, message):
+    write(tmp_path / "a", tasks(rng))
+    path = tmp_path / "a" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    edit(manifest)
+    manifest["sha256"] = store._digest(store._canonical(manifest))
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=message):
+        store.read_store(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

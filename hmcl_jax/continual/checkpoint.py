@@ -35,6 +35,7 @@ RUN = "run.json"
 PARTIAL = "run.json.partial"
 LOCK = "run.lock"
 STEPS = "steps"
+OF_METHOD = ("method", "settings")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -90,6 +91,27 @@ def open_run(
             run.closed = True
         fcntl.flock(lock, fcntl.LOCK_UN)
         lock.close()
+
+
+def check_neighbours(out: Path, identity: Mapping[str, Any]) -> None:
+    """Refuses a folder that holds runs of another experiment, whatever their method.
+
+    Args:
+      out: the folder of all runs of an experiment.
+      identity: of a run that is to go into it; its method and settings may differ.
+    """
+    asked = {k: v for k, v in _plain("identity", identity).items() if k not in OF_METHOD}
+    for path in sorted(out.glob(f"*/{RUN}")):
+        try:
+            found = json.loads(path.read_text("utf8"))["identity"]
+            found = {k: v for k, v in found.items() if k not in OF_METHOD}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            continue  # the run itself says what is wrong with it
+        if different := _differences(found, asked, "in the directory", "asked for"):
+            raise RunError(
+                f"{out} holds a run of another experiment, {path.parent.name}: "
+                f"{'; '.join(different)}. Choose another folder."
+            )
 
 
 class Run:

@@ -21,8 +21,10 @@ class ConfigError(ValueError):
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {name} = {value}.")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(
+            f"{name} must be a whole number of at least {least}, got {name} = {value!r}."
+        )
 
 
 def positive(name: str, value: float) -> None:
@@ -146,7 +148,8 @@ def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") ->
     for key, value in table.items():
         path = f"{where}.{key}" if where else key
         if key not in hints:
-            raise ConfigError(f"{path} is not a setting; known are {', '.join(sorted(hints))}.")
+            known = f"known are {', '.join(sorted(hints))}" if hints else "there are none"
+            raise ConfigError(f"{path} is not a setting; {known}.")
         old = getattr(default, key)
         if dataclasses.is_dataclass(old) and not isinstance(old, type):
             changes[key] = from_mapping(old, value, path)

@@ -112,7 +112,8 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
             f"got order = {order!r}."
         )
     try:
-        lines = path.read_text("utf8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"order = {order!r} cannot be read: {error}.") from error
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    names = (line.strip() for line in lines)
+    return [name for name in names if name and not name.startswith("#")]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hmcl_jax.continual.checkpoint import Run, open_run
+from hmcl_jax.continual.checkpoint import Run, check_neighbours, open_run
 from hmcl_jax.continual.config import ConfigError, TrainConfig
 from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.fit import Fitter
@@ -129,7 +129,11 @@ def run_stream(
       >>> results["vanilla"].scores.shape
       (2, 2, 2)
     """
-    config = config or TrainConfig()
+    config = TrainConfig() if config is None else config
+    for name, value, kind in (("store", store, Store), ("config", config, TrainConfig)):
+        if not isinstance(value, kind):
+            got = type(value).__name__
+            raise ConfigError(f"{name} must be a {kind.__name__}, got {got}: {value!r}.")
     seeds = check_seeds(seeds)
     records = check_methods(methods, settings or {})
     tasks = check_order(store, order)
@@ -140,6 +144,7 @@ def run_stream(
         runs: dict[str, Run] = {}
         for method in records if out is not None else ():  # all, before anything is trained
             identity = _identity(store, method, seeds, config, tasks)
+            check_neighbours(Path(str(out)), identity)
             opened = open_run(Path(str(out)) / method.name, identity, resume=resume)
             runs[method.name] = stack.enter_context(opened)
         for method in records:
@@ -150,6 +155,8 @@ def run_stream(
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     """Refuses seeds that are none, occur twice or are negative."""
+    if isinstance(seeds, str) or not isinstance(seeds, Sequence):
+        raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
     found = tuple(seeds)
     for seed in found:
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
@@ -163,12 +170,17 @@ def check_methods(
     methods: Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]]
 ) -> list[Method]:
     """Records of the methods, each once."""
+    if isinstance(methods, str):
+        raise ConfigError(f"methods must be a list of names, got the string {methods!r}.")
+    for name, table in settings.items():
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"settings of {name!r} must be a mapping, got {table!r}.")
     records = [
         method if isinstance(method, Method) else make_method(method, settings.get(method))
         for method in methods
     ]
     names = [method.name for method in records]
-    if not names or len(set(names)) != len(names):
+    if not names or len({name.lower() for name in names}) != len(names):
         raise ConfigError(f"methods must be at least one, each once, got {names}.")
     for name in settings:
         make_method(name, settings[name])  # refuses unknown methods and settings, used or not
@@ -180,7 +192,9 @@ def check_order(store: Store, order: str | Sequence[str]) -> list[Task]:
     if isinstance(order, str):
         if order not in store.orders:
             known = ", ".join(store.orders)
-            raise ConfigError(f"order must be one of {known}, or a file, got order = {order!r}.")
+            raise ConfigError(
+                f"order must be one of {known}, or a list of tasks, got order = {order!r}."
+            )
         order = store.orders[order]
     names = [task.name for task in store]
     for name in order:

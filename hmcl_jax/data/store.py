@@ -34,7 +34,14 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from hmcl_jax.data.validation import INDICES, StoreError, check_manifest, validate_task
+from hmcl_jax.data.validation import (
+    StoreError,
+    as_stored,
+    check_manifest,
+    check_numbers,
+    feature_dimension,
+    validate_task,
+)
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -58,6 +65,7 @@ ARRAYS = {
 }
 THUMBNAILS = ("thumbnails", "thumbnail_ends", "thumbnail_rows")
 TREE = ("tree_features",)
+OPTIONAL: tuple[set[str], ...] = (set(), {*THUMBNAILS}, {*TREE}, {*THUMBNAILS, *TREE})
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -89,7 +97,8 @@ class Task:
 
     def size(self, split: str) -> int:
         """Number of samples (classification) or pairs (retrieval) in ``"train"`` or ``"test"``."""
-        return len(self.arrays[f"{split}_{'labels' if self.classes else 'pairs'}"])
+        kind = "labels" if self.kind == "classification" else "pairs"
+        return len(self.arrays[f"{split}_{kind}"])
 
     @property
     def tree_names(self) -> tuple[str, ...]:
@@ -250,7 +259,10 @@ def write_store(
         raise StoreError(f"path = {str(path)!r} exists already; choose another or remove it.")
     if not tasks:
         raise StoreError("tasks must hold at least one task, got none.")
-    dimension = int(next(iter(tasks[0].arrays.values())).shape[-1])
+    check_numbers(K=K, tau=tau)
+    if "canonical" in (orders or {}):
+        raise StoreError("orders must not name 'canonical': that is the order of the tasks.")
+    dimension = feature_dimension(tasks[0])
     named = {"canonical": [task.name for task in tasks], **(orders or {})}
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
@@ -265,7 +277,11 @@ def write_store(
     }
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        reason = f"{error.strerror}; choose another path"
+        raise StoreError(f"path = {str(path)!r} cannot be written: {reason}.") from error
     try:
         for task in tasks:
             manifest["tasks"].append(_write_task(partial, task))
@@ -274,7 +290,7 @@ def write_store(
         (partial / MANIFEST).write_text(text, encoding="ascii")
         read_store(partial).validate()
         if path.suffix == ".zip":
-            packed = partial / "packed"
+            packed = partial / ".packed"
             _pack(partial, manifest, packed)
             packed.replace(path)
             shutil.rmtree(partial)
@@ -287,9 +303,11 @@ def write_store(
 
 
 def _write_task(root: Path, task: Task) -> dict[str, Any]:
-    if not NAME.fullmatch(task.name):
+    name_is_right = isinstance(task.name, str) and NAME.fullmatch(task.name)
+    if not name_is_right or task.name == MANIFEST:
         raise StoreError(
-            f"Task name {task.name!r} must be letters, digits, '_', '.' or '-', at most 64."
+            f"Task name {task.name!r} must be letters, digits, '_', '.' or '-', at most 64, "
+            f"and not {MANIFEST}."
         )
     if (root / task.name).exists():
         raise StoreError(f"Task name {task.name!r} occurs twice.")
@@ -300,16 +318,17 @@ def _write_task(root: Path, task: Task) -> dict[str, Any]:
             f"Task {task.name!r}: kind must be one of {list(ARRAYS)}, got {task.kind!r}."
         )
     extra = [name for name in (*THUMBNAILS, *TREE) if name in task.arrays]
+    for array in task.arrays:
+        if array not in (*ARRAYS[task.kind], *extra):
+            raise StoreError(f"Task {task.name!r}: {task.kind} has no array {array}.")
+    if extra and set(extra) not in OPTIONAL:
+        missing = sorted(set(THUMBNAILS).difference(extra))
+        raise StoreError(f"Task {task.name!r}: thumbnails also need {' and '.join(missing)}.")
+    check_numbers(**{f"Task {task.name!r}: score {k}": v for k, v in task.scores.items()})
     for array in (*ARRAYS[task.kind], *extra):
         if array not in task.arrays:
             raise StoreError(f"Task {task.name!r}: {task.kind} needs the array {array}.")
-        values = np.ascontiguousarray(task.arrays[array])
-        if array == "thumbnails":
-            values = values.astype(np.uint8)
-        elif array in INDICES:
-            values = values.astype(np.int32)
-        elif values.dtype not in (np.float16, np.float32):
-            values = values.astype(np.float32)
+        values = as_stored(f"Task {task.name!r}: {array}", array, task.arrays[array])
         target = root / task.name / f"{array}.npy"
         np.save(target, values, allow_pickle=False)
         entries[array] = {
@@ -404,7 +423,7 @@ def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
 
 
 def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+    if not isinstance(manifest, dict) or str(manifest.get("schema")) != str(SCHEMA):
         found = manifest.get("schema") if isinstance(manifest, dict) else None
         raise StoreError(f"{files.path}: schema must be {SCHEMA}, got {found!r}.")
     fingerprint = _digest(_canonical(manifest))
@@ -415,9 +434,8 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
     for entry in manifest["tasks"]:
         kind, name = entry["kind"], entry["name"]
         known = kind in ARRAYS and NAME.fullmatch(name)
-        extra = set(entry["arrays"]).difference(ARRAYS[kind]) if known else set()
-        allowed: tuple[set[str], ...] = (set(), {*THUMBNAILS}, {*TREE}, {*THUMBNAILS, *TREE})
-        if not known or extra not in allowed:
+        whole = known and set(ARRAYS[kind]) <= set(entry["arrays"])
+        if not whole or set(entry["arrays"]).difference(ARRAYS[kind]) not in OPTIONAL:
             raise StoreError(f"{files.path}: task {name!r} is not of a known form.")
         arrays = {
             array: _read_array(files, f"{name}/{array}.npy", entry["arrays"][array], verify)

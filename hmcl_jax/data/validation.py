@@ -18,6 +18,42 @@ class StoreError(ValueError):
     """A store that is missing, damaged or inconsistent; the message names what and where."""
 
 
+def check_numbers(**named: Any) -> None:
+    """Refuses what is not a finite number, by name."""
+    for name, value in named.items():
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not number or not np.isfinite(value):
+            raise StoreError(f"{name} must be a finite number, got {value!r}.")
+
+
+def feature_dimension(task: "Task") -> int:
+    """Dimension of the task's features."""
+    for array in task.arrays.values():
+        if np.ndim(array) == 2 and np.asarray(array).dtype.kind == "f":
+            return int(np.shape(array)[1])
+    raise StoreError(f"Task {task.name!r} has no features of shape (n, d).")
+
+
+def as_stored(where: str, name: str, values: Any) -> np.ndarray:
+    """An array in the dtype it is stored in; refuses values that this would change."""
+    values = np.ascontiguousarray(values)
+    kind = values.dtype.kind
+    if name in INDICES or name == "thumbnails":
+        wanted = np.uint8 if name == "thumbnails" else np.int32
+        if kind not in "iu":
+            raise StoreError(f"{where} must be whole numbers, got dtype {values.dtype}.")
+        limits = np.iinfo(wanted)
+        bad = (values < limits.min) | (values > limits.max)
+        if bad.any():
+            row = int(np.argwhere(bad)[0][0])
+            value = values.reshape(len(values), -1)[row].tolist()
+            raise StoreError(f"{where} row {row} is {value}, beyond {np.dtype(wanted)}.")
+        return values.astype(wanted)
+    if kind != "f":
+        raise StoreError(f"{where} must be floating-point numbers, got dtype {values.dtype}.")
+    return values if values.dtype in (np.float16, np.float32) else values.astype(np.float32)
+
+
 def validate_task(task: "Task", dimension: int, K: float) -> None:
     """Checks shapes, finiteness, radii, labels or pairs, and the class tree of a task."""
     where = f"Task {task.name!r}"
@@ -49,6 +85,8 @@ def validate_task(task: "Task", dimension: int, K: float) -> None:
             _validate_pairs(where, task, split)
     if "thumbnails" in task.arrays:
         _validate_thumbnails(where, task)
+    if task.classes and task.kind == "retrieval":
+        raise StoreError(f"{where}: a retrieval task has no classes, got {len(task.classes)}.")
     names = set(task.classes)
     if len(names) != len(task.classes):
         twice = next(c for c in task.classes if list(task.classes).count(c) > 1)
@@ -120,7 +158,8 @@ def _validate_thumbnails(where: str, task: "Task") -> None:
         raise StoreError(f"{where}: thumbnails, their ends and rows must be lists that match.")
     if (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != len(data):
         raise StoreError(f"{where}: thumbnail_ends must grow up to {len(data)}, got {ends[-1]}.")
-    samples = task.arrays["test_features" if task.classes else "test_specific"]
+    one = task.kind == "classification"
+    samples = task.arrays["test_features" if one else "test_specific"]
     bad = (rows < 0) | (rows >= len(samples))
     if bad.any():
         row = int(bad.argmax())
@@ -166,6 +205,13 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             "tasks": lambda x: isinstance(x, list) and all(isinstance(e, dict) for e in x),
         },
     )
+    if not manifest["tasks"]:
+        raise StoreError("The manifest has no tasks.")
+    names = [str(entry.get("name")) for entry in manifest["tasks"]]
+    if len(set(names)) != len(names):
+        raise StoreError(f"The manifest names a task twice: {names}.")
+    if "canonical" not in manifest["orders"]:
+        raise StoreError("The manifest has no canonical order.")
     for entry in manifest["tasks"]:
         expect(
             f"Task {str(entry.get('name'))[:40]!r} in the manifest",

@@ -3,13 +3,14 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import backward_transfer, overall
 
@@ -21,6 +22,7 @@ COLUMNS = {
     "Overall": "mean of all final scores",
     "BWT": "mean over all tasks, the last one's 0 included, of final minus immediate score",
 }
+FILES = ("results.json", "table.md", "table.tex")
 CONVENTION = (
     "Percent, mean and sample standard deviation over seeds. BWT is the mean over all T tasks "
     "(the last one's 0 included) of the final minus the immediate score; higher is better."
@@ -144,6 +146,38 @@ def as_json(results: Mapping[str, StreamResult], about: Mapping[str, Any]) -> di
         "seeds": list(first.seeds),
         "methods": methods,
     }
+
+
+def check_results(out: str | Path, methods: Collection[str], resume: bool) -> None:
+    """Refuses a folder in which writing results would overwrite something else.
+
+    Args:
+      out: the folder.
+      methods: names of those whose results are to be written.
+      resume: whether results of these methods may be replaced.
+
+    Raises:
+      RunError: naming the file and what to do.
+    """
+    for name in FILES:
+        path = Path(out) / name
+        if not path.exists():
+            continue
+        if not resume:
+            raise RunError(f"{path} exists already; choose another --out, or go on with --resume.")
+        if not path.is_file():
+            raise RunError(f"{path} is not a file; choose another --out.")
+    path = Path(out) / "results.json"
+    if path.exists():
+        try:
+            known = set(json.loads(path.read_text("utf8"))["methods"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
+        if lost := sorted(known.difference(methods)):
+            raise RunError(
+                f"{path} also holds {', '.join(lost)}, which would be lost; name them in "
+                "--methods as well, or choose another --out."
+            )
 
 
 def write_results(

@@ -1,18 +1,114 @@
 """The methods, by name: each a frozen dataclass of settings and a function that makes a record."""
 
+import dataclasses
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hmcl_jax.continual.config import ConfigError, from_mapping
 from hmcl_jax.continual.method import Method
-from hmcl_jax.continual.methods import hmcl, vanilla
-from hmcl_jax.data.store import NAME
+from hmcl_jax.continual.methods import cflat, derpp, dns, ewc, gem, hmcl, nullspace, vanilla
 
-METHODS: dict[str, tuple[Any, Callable[[str, Any], Method]]] = {
-    "vanilla": (vanilla.VanillaSettings(), vanilla.make),
-    "hmcl_mr": (hmcl.HmclSettings(variant="mr"), hmcl.make),
-    "hmcl_ca": (hmcl.HmclSettings(variant="ca"), hmcl.make),
-    "hmcl_rotation": (hmcl.HmclSettings(variant="rotation"), hmcl.make),
+
+class Entry(NamedTuple):
+    """A method that can be asked for by name.
+
+    Attributes:
+      settings: its defaults.
+      make: name and settings to a record.
+      about: what it does, in a line.
+      memory: bytes it carries from task to task besides the heads, in float32; with d dimensions,
+        M modalities, S seeds and n stored pairs. None grows with the number of tasks.
+      reference: where it is from.
+    """
+
+    settings: Any
+    make: Callable[[str, Any], Method]
+    about: str
+    memory: str
+    reference: str
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_MOMENTS = "12 * M * (d + 1)**2"
+METHODS: dict[str, Entry] = {
+    "vanilla": Entry(
+        vanilla.VanillaSettings(),
+        vanilla.make,
+        "plain fine-tuning",
+        "0",
+        "-",
+    ),
+    "hmcl_mr": Entry(
+        hmcl.HmclSettings(variant="mr"),
+        hmcl.make,
+        "steps that leave old points where they are",
+        _MOMENTS,
+        "the HMCL paper, minimal rotation",
+    ),
+    "hmcl_ca": Entry(
+        hmcl.HmclSettings(variant="ca"),
+        hmcl.make,
+        "steps that turn old points by one shared rotation, to first order",
+        _MOMENTS,
+        "the HMCL paper, closest admissible update",
+    ),
+    "hmcl_rotation": Entry(
+        hmcl.HmclSettings(variant="rotation"),
+        hmcl.make,
+        "the same with the rotation accumulated and applied as a finite one",
+        _MOMENTS,
+        "this package; see hmcl_jax.transform",
+    ),
+    "ewc": Entry(
+        ewc.EwcSettings(),
+        ewc.make,
+        "a quadratic penalty where the old loss was sensitive",
+        "12 * S * M * d * (d + 1)",
+        "Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks",
+    ),
+    "gem": Entry(
+        gem.GemSettings(),
+        gem.make,
+        "no step against the gradient on a memory of any old task",
+        "S * n * (16 * d + 12)",
+        "Lopez-Paz and Ranzato 2017, Gradient episodic memory",
+    ),
+    "cflat": Entry(
+        cflat.CflatSettings(),
+        cflat.make,
+        "flat minima around AdamW, with distillation of similarities",
+        "4 * S * M * d * (d + 1) + S * n * (16 * d + 12)",
+        "Bian et al. 2024, C-Flat; Cha et al. 2021, Co2L",
+    ),
+    "dns": Entry(
+        dns.DnsSettings(),
+        dns.make,
+        "gradients without the part that old inputs and old partners both see",
+        "8 * M * (d + 1)**2 + 8 * S * M * d**2",
+        "Liu et al. 2025, Continual multimodal contrastive learning",
+    ),
+    "agem": Entry(
+        gem.AgemSettings(),
+        gem.make,
+        "no step against the mean gradient on the memory",
+        "S * n * (16 * d + 12)",
+        "Chaudhry et al. 2019, Efficient lifelong learning with A-GEM",
+    ),
+    "derpp": Entry(
+        derpp.DerppSettings(),
+        derpp.make,
+        "replay of stored pairs, which should also stay where they were",
+        "S * n * (16 * d + 12)",
+        "Buzzega et al. 2020, Dark experience for general continual learning",
+    ),
+    "nullspace": Entry(
+        nullspace.NullspaceSettings(),
+        nullspace.make,
+        "steps without the directions of old inputs, the Euclidean twin of hmcl_mr",
+        _MOMENTS,
+        "after Wang et al. 2021, Training networks in null space of feature covariance",
+    ),
 }
 
 
@@ -35,14 +131,33 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """
     table = dict(settings or {})
     base = table.pop("method", name)
-    if base not in METHODS:
+    if not isinstance(base, str) or base not in METHODS:
         raise ConfigError(
             f"methods must be among {', '.join(METHODS)}, or have a table "
             f"[methods.{name}] with method = one of them; got {base!r}."
         )
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"A method's name must be letters, digits, '_', '.' or '-', got {name!r}."
+            f"A method's name must be letters, digits, '_' or '-', at most 64, got {name!r}."
         )
-    default, make = METHODS[base]
-    return make(name, from_mapping(default, table, f"methods.{name}"))
+    entry = METHODS[base]
+    return entry.make(name, from_mapping(entry.settings, table, f"methods.{name}"))
+
+
+def list_methods() -> str:
+    """Every method with its settings, memory and reference, as text."""
+    lines = [
+        "Memory: bytes carried from task to task besides the heads, for d dimensions,",
+        "M modalities, S seeds and n stored pairs; it never grows with the number of tasks.",
+    ]
+    for name, entry in METHODS.items():
+        values = dataclasses.asdict(entry.settings)
+        shown = ", ".join(f"{key} = {value!r}" for key, value in values.items()) or "none"
+        lines += [
+            "",
+            f"{name}: {entry.about}",
+            f"  settings: {shown}",
+            f"  memory: {entry.memory}",
+            f"  reference: {entry.reference}",
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,72 @@
+r"""Dark experience replay (DER++): old pairs are replayed and kept where they were.
+
+Every minibatch's loss gains
+:math:`\alpha\, \mathrm{mean} \|y - y^*\|^2 + \beta\, \mathrm{mean}\, \ell` over the memory, with
+:math:`y^*` the points when the pair was stored and :math:`\ell` the pair's loss among those of its
+task. Both are the same for every minibatch of a step, so they are computed once.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from hmcl_jax.continual.config import at_least, not_negative
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo
+from hmcl_jax.continual.methods.gem import init_memory, remember_task
+from hmcl_jax.continual.methods.memory import memory_losses, memory_points
+
+
+@dataclasses.dataclass(frozen=True)
+class DerppSettings:
+    """Settings of DER++.
+
+    Attributes:
+      alpha: weight of staying where the points were.
+      beta: weight of the replayed loss.
+      memory: pairs kept in all, as many of every task.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.5
+    memory: int = 512
+
+    def __post_init__(self) -> None:
+        not_negative("alpha", self.alpha)
+        not_negative("beta", self.beta)
+        at_least("memory", self.memory, 1)
+
+
+def make(name: str, settings: DerppSettings) -> Method:
+    """The record of DER++."""
+    return Method(
+        name,
+        settings,
+        init=functools.partial(init_memory, settings.memory),
+        combine=functools.partial(_combine, settings),
+        end_task=remember_task,
+    )
+
+
+def _combine(
+    settings: DerppSettings,
+    gradients: tuple[Heads, ...],
+    params: Heads,
+    state: MethodState,
+    minibatches: jax.Array,
+    info: TaskInfo,
+) -> Heads:
+    memory = state.own["memory"]
+
+    def replayed(params: Heads) -> jax.Array:
+        general, specific = memory_points(memory, params, info.K)
+        held = (memory.task >= 0).astype(general.dtype)
+        count = jnp.maximum(jnp.sum(held), 1)
+        moved = (general - memory.general_points) ** 2 + (specific - memory.specific_points) ** 2
+        stay = jnp.sum(held * jnp.sum(moved, axis=1)) / count
+        again = jnp.sum(memory_losses(general, specific, memory, info)) / count
+        return settings.alpha * stay + settings.beta * again
+
+    added = jax.grad(replayed)(params)
+    return jax.tree.map(lambda g, r: g + minibatches.astype(g.dtype) * r, gradients[0], added)

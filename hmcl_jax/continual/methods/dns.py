@@ -1,0 +1,172 @@
+r"""Dual-sided null-space projection of the raw gradient (DNS).
+
+Per modality m two second moments are kept: :math:`C_m` of its frozen features and :math:`D_m` of
+its partners' outputs. With projectors :math:`P_m` on the leading directions of C and :math:`Q_m` on
+those of D, the gradient loses the part that both sides see, :math:`G_m - Q_m G_m P_m`, so that
+:math:`z_a^\top \Delta W_a^\top (W_b z_b)` vanishes on old pairs at full rank.
+
+The original takes every singular value above 0 into Q. In floating point that is all of them: Q is
+then the identity, and the projection one-sided, G (I - P). ``left_tolerance = 0`` reproduces this;
+above 0 it is relative to the largest singular value.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax import lorentz
+from hmcl_jax.continual.config import fraction, not_negative
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class DnsSettings:
+    """Settings of DNS.
+
+    Attributes:
+      lambda_min: singular values of C above it are protected.
+      include_time: whether features are lifted, time first; else the time column is left free.
+      left_tolerance: singular values of D above this share of the largest are protected.
+    """
+
+    lambda_min: float = 0.1
+    include_time: bool = True
+    left_tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        not_negative("lambda_min", self.lambda_min)
+        fraction("left_tolerance", self.left_tolerance, zero=True, one=False)
+
+
+def make(name: str, settings: DnsSettings) -> Method:
+    """The record of DNS."""
+    return Method(
+        name,
+        settings,
+        init=_init,
+        widen=_widen,
+        combine=_combine,
+        end_task=functools.partial(_end_task, settings),
+    )
+
+
+def _init(params: Heads) -> MethodState:
+    def square(W: jax.Array, side: int) -> jax.Array:
+        return jnp.zeros((side, side), W.dtype)
+
+    def squares(W: jax.Array) -> jax.Array:
+        return jnp.zeros((W.shape[0], W.shape[1], W.shape[1]), W.dtype)
+
+    shared = {
+        "inputs": {m: square(W, W.shape[2]) for m, W in params.items()},
+        "right": {m: square(W, W.shape[2]) for m, W in params.items()},
+        "samples": jnp.zeros((), jnp.float32),
+    }
+    own = {
+        "outputs": {m: squares(W) for m, W in params.items()},
+        "left": {m: squares(W) for m, W in params.items()},
+    }
+    return MethodState(shared, own)
+
+
+def _widen(state: MethodState, params: Heads) -> MethodState:
+    fresh = _init(params)
+
+    def merged(new: dict, old: dict) -> dict:
+        return {
+            key: {**new[key], **value} if isinstance(value, dict) else value
+            for key, value in old.items()
+        }
+
+    return MethodState(merged(fresh.shared, state.shared), merged(fresh.own, state.own))
+
+
+def _combine(
+    gradients: tuple[Heads, ...],
+    params: Heads,
+    state: MethodState,
+    minibatches: jax.Array,
+    info: TaskInfo,
+) -> Heads:
+    del params, minibatches, info
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    return {
+        m: G - product(product(state.own["left"][m], G), state.shared["right"][m])
+        for m, G in gradients[0].items()
+    }
+
+
+def _end_task(
+    settings: DnsSettings, state: MethodState, params: Heads, end: TaskEnd
+) -> MethodState:
+    """Means over all pairs so far, n' = n + N: C <- (n / n') C + X^T X / n'."""
+    info, count = end.info, len(end.pairs)
+    shared, own = state.shared, state.own
+    before = shared["samples"]
+    now = before + count
+    added = {}
+    for modality, features in end.features.items():
+        times = end.counts[modality]
+        total = jnp.zeros_like(shared["inputs"][modality])
+        for start in range(0, len(features), 4096):
+            rows = np.asarray(features[start : start + 4096], total.dtype)
+            missing = 4096 - len(rows)
+            weights = np.pad(times[start : start + 4096], (0, missing)).astype(total.dtype)
+            total = total + _moment(
+                np.pad(rows, ((0, missing), (0, 0))), weights, info.K, settings.include_time
+            )
+        added[modality] = total / now
+    shrink = before / now
+    partners = {info.general: info.specific, info.specific: info.general}
+    inputs = dict(shared["inputs"])
+    outputs = dict(own["outputs"])
+    for modality, partner in partners.items():
+        inputs[modality] = shrink * inputs[modality] + added[modality]
+        outputs[modality] = shrink * outputs[modality] + _through(params[partner], added[partner])
+    return MethodState(
+        {
+            "inputs": inputs,
+            "right": {m: _projector(C, settings.lambda_min) for m, C in inputs.items()},
+            "samples": now,
+        },
+        {
+            "outputs": outputs,
+            "left": {m: _left(D, settings.left_tolerance) for m, D in outputs.items()},
+        },
+    )
+
+
+@functools.partial(jax.jit, static_argnames="include_time")
+def _moment(rows: jax.Array, weights: jax.Array, K: float, include_time: bool) -> jax.Array:
+    lifted = lorentz.lift(rows, K)
+    if not include_time:
+        lifted = lifted.at[:, 0].set(0)
+    return jnp.matmul((lifted * weights[:, None]).T, lifted, precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.jit
+def _through(W: jax.Array, moment: jax.Array) -> jax.Array:
+    """Second moments of outputs, W C W^T, for all seeds."""
+    highest = jax.lax.Precision.HIGHEST
+    return jnp.einsum("sij,jk,slk->sil", W, moment, W, precision=highest)
+
+
+@jax.jit
+def _projector(C: jax.Array, least: float) -> jax.Array:
+    values, vectors = jnp.linalg.eigh((C + C.T) / 2)
+    kept = vectors * (values > least)[None, :].astype(C.dtype)
+    return jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
+
+
+@functools.partial(jax.jit, static_argnames="tolerance")
+def _left(D: jax.Array, tolerance: float) -> jax.Array:
+    def one(D: jax.Array) -> jax.Array:
+        if tolerance == 0:  # all singular values above 0: numerically all of them, once any is
+            return jnp.where(jnp.any(D != 0), jnp.eye(D.shape[0], dtype=D.dtype), 0)
+        values = jnp.linalg.eigvalsh(D)
+        return _projector(D, jnp.maximum(tolerance * values[-1], 0))
+
+    return jax.lax.map(one, D)

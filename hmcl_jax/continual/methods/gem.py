@@ -1,0 +1,266 @@
+r"""Gradient episodic memory: no step may raise the loss on the memory of an old task.
+
+With the gradient :math:`g` of an epoch and the memory gradients :math:`M`, one row per old task, if
+any :math:`\langle g, M_s \rangle < 0` the gradient becomes :math:`g + M^\top v` with
+
+.. math::
+  v = \operatorname{argmin}_{v \ge \gamma} \tfrac12 v^\top (M M^\top + \epsilon I) v + (M g)^\top v.
+
+Memory gradients are summed like the epoch's: as often as there are minibatches. M is never built:
+a pair's share of it is one outer product, so M M^T, M g and M^T v follow from the pairs' features
+and from the gradients at their points.
+
+A-GEM keeps to the mean over all old tasks instead: if :math:`\langle g, m \rangle < 0`, the part of
+g along m is taken away.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hmcl_jax import lorentz
+from hmcl_jax.continual.config import at_least, not_negative, positive
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.methods.memory import (
+    Memory,
+    empty_memory,
+    head_number,
+    memory_losses,
+    memory_points,
+    remember,
+    task_weights,
+)
+
+MOST_TASKS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class GemSettings:
+    """Settings of GEM.
+
+    Attributes:
+      margin: least weight gamma of every old task's gradient, once one is violated (paper: 0.5).
+      eps: ridge of the dual problem.
+      memory: pairs kept in all, as many of every task (paper: 512).
+    """
+
+    margin: float = 0.5
+    eps: float = 1e-3
+    memory: int = 512
+
+    def __post_init__(self) -> None:
+        not_negative("margin", self.margin)
+        positive("eps", self.eps)
+        at_least("memory", self.memory, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class AgemSettings:
+    """Settings of A-GEM.
+
+    Attributes:
+      memory: pairs kept in all, as many of every task.
+    """
+
+    memory: int = 512
+
+    def __post_init__(self) -> None:
+        at_least("memory", self.memory, 1)
+
+
+def make(name: str, settings: GemSettings | AgemSettings) -> Method:
+    """The record of GEM or A-GEM."""
+    if isinstance(settings, GemSettings):
+        combine = functools.partial(_gem, settings)
+    else:
+        combine = functools.partial(_agem, settings)
+    return Method(
+        name,
+        settings,
+        init=functools.partial(init_memory, settings.memory),
+        combine=combine,
+        end_task=remember_task,
+    )
+
+
+def init_memory(slots: int, params: Heads) -> MethodState:
+    """A state that holds an empty memory."""
+    return MethodState((), {"memory": empty_memory(slots, params)})
+
+
+def remember_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
+    """The state with pairs of the learned task in its memory."""
+    return state._replace(own={"memory": remember(state.own["memory"], end, params)})
+
+
+def _pair_gradients(
+    memory: Memory, params: Heads, info: TaskInfo
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Of all general, then all specific sides: gradients at the points of each task's mean loss,
+    lifted features, number of the head, and the task."""
+
+    def total(points: tuple[jax.Array, jax.Array]) -> jax.Array:
+        losses = memory_losses(*points, memory, info)
+        return jnp.sum(losses * task_weights(memory))
+
+    at_points = jax.grad(total)(memory_points(memory, params, info.K))
+    lifted = [lorentz.lift(x, info.K) for x in (memory.general, memory.specific)]
+    heads = jnp.concatenate([memory.general_head, memory.specific_head])
+    return (
+        jnp.concatenate(at_points),
+        jnp.concatenate(lifted),
+        heads,
+        jnp.concatenate([memory.task, memory.task]),
+    )
+
+
+def _weighted(
+    weights: jax.Array, at_points: jax.Array, lifted: jax.Array, heads: jax.Array, params: Heads
+) -> Heads:
+    """Sum of the pairs' gradients of the heads, with weights."""
+    return {
+        name: jnp.matmul(
+            (at_points * (weights * (heads == head_number(name)))[:, None]).T,
+            lifted,
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        for name in params
+    }
+
+
+def _gem(
+    settings: GemSettings,
+    gradients: tuple[Heads, ...],
+    params: Heads,
+    state: MethodState,
+    minibatches: jax.Array,
+    info: TaskInfo,
+) -> Heads:
+    g, memory = gradients[0], state.own["memory"]
+    at_points, lifted, heads, task = _pair_gradients(memory, params, info)
+    at_points = at_points * minibatches.astype(at_points.dtype)
+    # Tasks in a run are few, but their number should not be a shape.
+    of_task = task[None, :] == jnp.arange(MOST_TASKS, dtype=jnp.int32)[:, None]
+    of_task = of_task.astype(lifted.dtype)
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    same_head = (heads[:, None] == heads[None, :]).astype(lifted.dtype)
+    each = product(at_points, at_points.T) * product(lifted, lifted.T) * same_head
+    gram = product(product(of_task, each), of_task.T)
+    along = jnp.zeros(heads.shape, lifted.dtype)
+    for name in params:
+        here = jnp.sum(product(lifted, g[name].T) * at_points, axis=1)
+        along = jnp.where(heads == head_number(name), here, along)
+    products = product(of_task, along[:, None])[:, 0]
+    present = jnp.sum(of_task, axis=1) > 0
+    v = solve_dual(gram, products, settings.margin, settings.eps, present)
+    violated = jnp.any(present & (products < 0))
+    v = jnp.where(violated, v, 0)
+    added = _weighted(product(v[None, :], of_task)[0], at_points, lifted, heads, params)
+    return jax.tree.map(jnp.add, g, added)
+
+
+def _agem(
+    settings: AgemSettings,
+    gradients: tuple[Heads, ...],
+    params: Heads,
+    state: MethodState,
+    minibatches: jax.Array,
+    info: TaskInfo,
+) -> Heads:
+    del settings, minibatches
+    g = gradients[0]
+    at_points, lifted, heads, task = _pair_gradients(state.own["memory"], params, info)
+    ones = jnp.ones(task.shape, lifted.dtype)
+    m = _weighted(ones, at_points, lifted, heads, params)
+    along = sum(jnp.sum(g[name] * m[name]) for name in params)
+    square = sum(jnp.sum(m[name] ** 2) for name in params)
+    share = jnp.where(along < 0, along / jnp.where(square > 0, square, 1), 0)
+    return jax.tree.map(lambda g, m: g - share * m, g, m)
+
+
+def solve_dual(
+    gram: jax.Array,
+    products: jax.Array,
+    margin: float,
+    eps: float,
+    present: jax.Array | None = None,
+) -> jax.Array:
+    r"""The v >= margin that minimises :math:`\tfrac12 v^\top (G + \epsilon I) v + q^\top v`.
+
+    Block principal pivoting on rows scaled to norm 1: a guess of which v are above the margin is
+    solved for and corrected until all signs are right; if correcting all wrong ones at once does
+    not lower their number, only the last one is (Murty's rule, which always ends).
+
+    Args:
+      gram: G, ``(k, k)``, products of the old tasks' gradients.
+      products: q, ``(k,)``, their products with the current one.
+      margin: gamma.
+      eps: ridge.
+      present: which rows are tasks; the others get 0 and have no effect.
+
+    Returns:
+      v, ``(k,)``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from hmcl_jax.continual.methods.gem import solve_dual
+      >>> print(solve_dual(jnp.eye(2), jnp.array([-2.0, 1.0]), margin=0.5, eps=1e-6).round(3))
+      [2.  0.5]
+    """
+    k = gram.shape[0]
+    present = jnp.ones(k, bool) if present is None else present
+    both = present[:, None] & present[None, :]
+    eye = jnp.eye(k, dtype=gram.dtype)
+    diagonal = jnp.diagonal(gram)
+    scale = jnp.where(
+        present & (diagonal > 0), jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1)), 1
+    )
+    # In units of scaled rows: R u + c >= 0, u >= 0, one of both 0, with v = margin + scale * u.
+    ridge = jnp.where(present, eps * scale**2, 1)
+    R = jnp.where(both, gram * scale[:, None] * scale[None, :], 0) + eye * ridge[:, None]
+    start = jnp.where(present, margin / scale, 0)
+    c = jnp.where(present, products * scale, 1) + jnp.where(
+        present, jnp.sum(R * start[None, :], axis=1), 0
+    )
+    size = jnp.abs(c) + jnp.sum(jnp.abs(R * start[None, :]), axis=1)
+    tolerance = 4 * k * jnp.finfo(gram.dtype).eps
+
+    def solve(free: jax.Array) -> tuple[jax.Array, jax.Array]:
+        A = jnp.where(free[:, None] & free[None, :], R, 0) + eye * (~free)[:, None].astype(R.dtype)
+        # Rows that are equal up to rounding must not make the factor singular; the residuals that
+        # correct its solution are those of A itself.
+        safe = A + 4 * k * jnp.finfo(A.dtype).eps * eye
+        factors = jax.scipy.linalg.cho_factor(safe, lower=True)
+        target = jnp.where(free, -c, 0)
+        u = jnp.zeros_like(c)
+        for _ in range(4):
+            u = u + jax.scipy.linalg.cho_solve(factors, target - jnp.sum(A * u[None, :], axis=1))
+        u = jnp.where(jnp.isfinite(u), u, 0)
+        return u, jnp.sum(R * u[None, :], axis=1) + c
+
+    def wrong(free: jax.Array, u: jax.Array, y: jax.Array) -> jax.Array:
+        allowed = tolerance * (size + jnp.max(jnp.abs(u)))
+        return jnp.where(free, u < -tolerance * jnp.max(jnp.abs(u)), y < -allowed)
+
+    def step(carry: Any) -> Any:
+        free, u, bad, fewest, tries, count = carry
+        number = jnp.sum(bad, dtype=jnp.int32)
+        better = number < fewest
+        tries = jnp.where(better, 3, tries - 1)
+        places = jnp.arange(k, dtype=jnp.int32)
+        last = places == jnp.max(jnp.where(bad, places, -1))
+        free = free ^ jnp.where(tries >= 0, bad, last)
+        u, y = solve(free)
+        fewest = jnp.minimum(fewest, number)
+        return free, u, wrong(free, u, y), fewest, tries, count + 1
+
+    free = jnp.zeros(k, bool)
+    u = jnp.zeros(k, gram.dtype)
+    carry = (free, u, wrong(free, u, c), jnp.int32(k + 1), jnp.int32(3), jnp.int32(0))
+    free, u, *_ = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[2]) & (carry[5] < 20 * k + 20), step, carry
+    )
+    return jnp.where(present, margin + scale * jnp.maximum(u, 0), 0)

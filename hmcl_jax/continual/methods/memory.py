@@ -1,0 +1,137 @@
+"""A small memory of old pairs, and the loss on it; for the methods that replay.
+
+The memory holds at most `slots` pairs, as many of every task: after t tasks the first
+``slots // t`` of each, in the order in which they were drawn at the task's end. Each seed draws its
+own. Pairs contrast only with pairs of their own task, as they did when they were learned.
+"""
+
+import zlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax import entailment, lorentz
+from hmcl_jax.continual.method import Heads, TaskEnd, TaskInfo
+from hmcl_jax.head import apply_head
+
+SALT = 0x6D656D  # keeps these draws apart from the orders of the pairs
+
+
+class Memory(NamedTuple):
+    """Pairs of old tasks, ``slots`` of them; with a leading seed axis outside of the training.
+
+    Attributes:
+      general: frozen features of the general side, ``(slots, d)``.
+      specific: frozen features of the specific side.
+      general_head: number of its modality, see :func:`head_number`.
+      specific_head: likewise.
+      task: place of the pair's task in the stream; -1 for an empty slot.
+      general_points: where the heads had put it when it was stored.
+      specific_points: likewise.
+    """
+
+    general: jax.Array
+    specific: jax.Array
+    general_head: jax.Array
+    specific_head: jax.Array
+    task: jax.Array
+    general_points: jax.Array
+    specific_points: jax.Array
+
+
+def empty_memory(slots: int, params: Heads) -> Memory:
+    """A memory without pairs, for heads with a seed axis."""
+    W = next(iter(params.values()))
+    seeds, dim = W.shape[0], W.shape[1]
+
+    def features() -> jax.Array:
+        return jnp.zeros((seeds, slots, dim), W.dtype)
+
+    def numbers(value: int) -> jax.Array:
+        return jnp.full((seeds, slots), value, jnp.int32)
+
+    return Memory(
+        features(), features(), numbers(0), numbers(0), numbers(-1), features(), features()
+    )
+
+
+def remember(memory: Memory, end: TaskEnd, params: Heads) -> Memory:
+    """The memory after a task: older tasks give room for pairs of the new one."""
+    slots = memory.task.shape[1]
+    stored = {name: np.array(value) for name, value in memory._asdict().items()}
+    tasks = int(stored["task"].max(initial=-1)) + 2
+    if tasks > slots:
+        raise ValueError(f"memory must be at least the number of tasks, {tasks}, got {slots}.")
+    quota = slots // tasks
+    fresh = {name: np.zeros_like(value) for name, value in stored.items()}
+    fresh["task"][:] = -1
+    for row, seed in enumerate(end.seeds):
+        at = 0
+        for task in range(tasks - 1):
+            kept = np.flatnonzero(stored["task"][row] == task)[:quota]
+            for name, value in stored.items():
+                fresh[name][row, at : at + len(kept)] = value[row, kept]
+            at += len(kept)
+        drawn = np.random.default_rng([seed, end.place, SALT]).permutation(len(end.pairs))[:quota]
+        pairs = end.pairs[drawn]
+        room = slice(at, at + len(pairs))
+        sides = (("specific", 0, end.info.specific), ("general", 1, end.info.general))
+        for side, column, modality in sides:
+            features = getattr(end, side)[pairs[:, column]].astype(fresh[side].dtype)
+            fresh[side][row, room] = features
+            fresh[f"{side}_head"][row, room] = head_number(modality)
+            fresh[f"{side}_points"][row, room] = apply_head(
+                params[modality][row], features, end.info.K
+            )
+        fresh["task"][row, room] = tasks - 1
+    return Memory(**{name: jnp.asarray(value) for name, value in fresh.items()})
+
+
+def head_number(modality: str) -> int:
+    """A number for a modality that does not depend on which others there are."""
+    return zlib.crc32(modality.encode()) & 0x7FFFFFFF
+
+
+def memory_points(memory: Memory, params: Heads, K: float) -> tuple[jax.Array, jax.Array]:
+    """What the heads make of the stored pairs, general and specific, for one seed."""
+
+    def points(features: jax.Array, head: jax.Array) -> jax.Array:
+        found = jnp.zeros_like(features)
+        for modality, W in params.items():
+            here = apply_head(W, features, K)
+            found = jnp.where((head == head_number(modality))[:, None], here, found)
+        return found
+
+    return (
+        points(memory.general, memory.general_head),
+        points(memory.specific, memory.specific_head),
+    )
+
+
+def memory_losses(
+    general: jax.Array, specific: jax.Array, memory: Memory, info: TaskInfo
+) -> jax.Array:
+    """Loss of every stored pair among those of its task, 0 for empty slots, for one seed.
+
+    The mean over the pairs of one task is :func:`hmcl_jax.objective.pair_loss` of them.
+    """
+    valid = memory.task >= 0
+    together = (memory.task[:, None] == memory.task[None, :]) & valid[:, None] & valid[None, :]
+    # Empty slots are put apart, where everything has a finite gradient.
+    general, specific = (jnp.where(valid[:, None], x, 0.1) for x in (general, specific))
+    logits = -lorentz.pairwise_distance(general, specific, info.K) / info.tau
+    masked = jnp.where(together, logits, jnp.finfo(logits.dtype).min / 4)
+    towards = (jax.nn.logsumexp(masked, axis=1) + jax.nn.logsumexp(masked, axis=0)) / 2
+    outside = entailment.entailment_loss(general, specific, info.K, info.config.kappa)
+    rows = towards - jnp.diagonal(logits) + info.config.entailment_weight * outside
+    return jnp.where(valid, rows, 0)
+
+
+def task_weights(memory: Memory) -> jax.Array:
+    """One over the number of stored pairs of the pair's task, 0 for empty slots."""
+    valid = memory.task >= 0
+    together = (memory.task[:, None] == memory.task[None, :]) & valid[None, :]
+    counts = jnp.maximum(together.sum(axis=1), 1).astype(memory.general.dtype)
+    return jnp.where(valid, 1 / counts, 0)
