@@ -265,7 +265,7 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
     assert (np.asarray(method.log(state)["penalty / loss gradient"]) > 0).all()
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
 @pytest.mark.parametrize("fisher", ["batch", "minibatch", "sample"])
 def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
     settings = ewc.EwcSettings(memory=128, fisher=fisher, reduction=reduction)
