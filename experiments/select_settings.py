@@ -3,19 +3,20 @@
     python experiments/select_settings.py --method hmcl_mr \
         --grid variance=0.5,0.6,0.7,0.8 --grid beta=0.02,0.05,0.1
 
-Runs every point of the grid on the stream with seed 42 alone and prints Overall, BWT and their sum;
-the largest sum wins. It weighs a point of final score like a point of forgetting. Settings are then
+Runs all points of the grid on the stream with seed 42 alone, side by side where they differ in
+knobs only, and prints Overall, BWT and their sum; the largest sum wins. It weighs a point of final score like a point of forgetting. Settings are then
 fixed for all seeds: put them into the config.
 """
 
 import argparse
 import itertools
 import json
+import math
 import sys
 
 from run_stream import open_stream
 
-from hmcl_jax.continual import ConfigError, make_method, run_stream
+from hmcl_jax.continual import ConfigError, Event, run_sweep
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.data.validation import StoreError
@@ -57,30 +58,33 @@ def select(arguments: argparse.Namespace) -> None:
     experiment = read_experiment(arguments.config, methods=[name], stream=arguments.stream)
     given = dict(experiment.settings.get(name, {}))
     chosen = points(arguments.grid)
-    for point in chosen:  # all of them, before anything is trained
-        make_method(name, {**given, **point})
     store = open_stream(experiment.stream)
     order = read_order(experiment.order, list(store.orders))
+
+    def tell(event: Event) -> None:
+        if event.kind == "scores":
+            print(f"task {event.number}/{event.count} done", file=sys.stderr, flush=True)
+
+    results = run_sweep(
+        store,
+        name,
+        chosen,
+        [arguments.seed],
+        experiment.train,
+        settings=given,
+        order=order,
+        listener=tell,
+    )
     rows = []
-    for point in chosen:
+    for point, result in zip(chosen, results, strict=True):
         shown = ", ".join(f"{key} {value}" for key, value in point.items())
-        try:
-            results = run_stream(
-                store,
-                [name],
-                [arguments.seed],
-                experiment.train,
-                order=order,
-                settings={name: {**given, **point}},
-            )
-        except FloatingPointError as error:
-            print(f"{shown}: {error}", flush=True)
-            continue
-        found = columns(results[name])
+        found = columns(result)
         overall, bwt = float(found["Overall"][0]), float(found["BWT"][0])
+        if not math.isfinite(overall):
+            print(f"{shown}: diverged")
+            continue
         rows.append({**point, "Overall": overall, "BWT": bwt, "sum": overall + bwt})
-        text = f"{shown}: Overall {overall:.2f}, BWT {bwt:+.2f}, sum {overall + bwt:.2f}"
-        print(text, flush=True)
+        print(f"{shown}: Overall {overall:.2f}, BWT {bwt:+.2f}, sum {overall + bwt:.2f}")
     if not rows:
         raise ConfigError("Every point of the grid diverged; lower the learning rate.")
     best = max(rows, key=lambda row: row["sum"])

@@ -125,7 +125,7 @@ def bucket(rank: int, dim: int) -> int:
 def protect(
     moments: FeatureMoments,
     params: Any,
-    variance: float = 0.75,
+    variance: ArrayLike = 0.75,
     min_rank: int = 1,
     max_rank: int | None = None,
     basis: str = "per_modality",
@@ -144,7 +144,8 @@ def protect(
       moments: of all features learned so far.
       params: current heads ``{modality: W}``, or a larger tree with `heads`. Heads with a leading
         seed axis, ``(seeds, d, d + 1)``, give a protection with that axis.
-      variance: share of energy to protect, the paper's rho, in (0, 1].
+      variance: share of energy to protect, the paper's rho, in (0, 1]; or one share per seed,
+        ``(seeds,)``.
       min_rank: the paper's k_min.
       max_rank: optional upper limit of the rank.
       basis: ``"per_modality"``: each modality has its own basis; ``"joint"``: one basis, of the
@@ -181,6 +182,12 @@ def protect(
                 f"Head {modality!r} of shape {tuple(W.shape)} does not fit its moments of shape "
                 f"{moments.total[modality].shape}."
             )
+    seeds = next(iter(found.values())).shape[:-2]
+    if jnp.ndim(variance) and jnp.shape(variance) != seeds:
+        raise ValueError(
+            f"variance must be one number, or one per seed of heads with a seed axis, {seeds}, "
+            f"got shape {jnp.shape(variance)}."
+        )
     for modality in moments.total:
         if modality not in found:
             raise ValueError(
@@ -192,14 +199,16 @@ def protect(
 
 
 def _check_options(
-    variance: float,
+    variance: ArrayLike,
     min_rank: int,
     max_rank: int | None,
     basis: str,
     weighting: str,
     width: int | None,
 ) -> None:
-    _checks.fraction("variance", variance, low_open=True, high_open=False)
+    shares: Any = variance if jnp.ndim(variance) == 1 else (variance,)
+    for share in shares:
+        _checks.fraction("variance", share, low_open=True, high_open=False)
     _checks.choice("basis", basis, ("per_modality", "joint"))
     _checks.choice("weighting", weighting, ("samples", "tasks"))
     _checks.integer("min_rank", min_rank, 0)
@@ -216,7 +225,7 @@ def _check_options(
 def _protect(
     moments: FeatureMoments,
     heads: Matrices,
-    variance: float,
+    variance: ArrayLike,
     min_rank: int,
     max_rank: int | None,
     basis: str,
@@ -249,7 +258,8 @@ def _spectra(
     """Weighted second moments, their spatial eigenvectors (leading first) and ranks."""
     if seeds:
         one = functools.partial(_spectra, joint=joint, by_task=by_task, seeds=False)
-        return jax.vmap(one, (0, None, None, None))(moments, variance, min_rank, limit)
+        axes = (0, 0 if jnp.ndim(variance) else None, None, None)
+        return jax.vmap(one, axes)(moments, variance, min_rank, limit)
     second = moments.total
     if by_task:
         open_means = jax.tree.map(mean, moments.open_total, moments.open_samples)
@@ -273,9 +283,9 @@ def _spectrum(
     values, columns = jnp.linalg.eigh((S + S.T) / 2)
     values = jnp.maximum(values[::-1], 0)
     # A share that is reached up to rounding is reached.
-    share = jnp.asarray(variance, values.dtype) - 16 * jnp.finfo(values.dtype).eps
+    share = jnp.asarray(variance, values.dtype)[..., None] - 16 * jnp.finfo(values.dtype).eps
     below = jnp.cumsum(values) < share * jnp.sum(values)
-    rank = jnp.minimum(jnp.maximum(1 + jnp.sum(below), min_rank), limit)
+    rank = jnp.minimum(jnp.maximum(1 + jnp.sum(below, axis=-1), min_rank), limit)
     return columns[:, ::-1], jnp.minimum(rank, jnp.sum(_above_noise(values))).astype(jnp.int32)
 
 
@@ -297,7 +307,8 @@ def _build(
     if seeds or moments_seeds:
         one = functools.partial(_build, width=width, moments_seeds=False, seeds=False)
         of_moments, of_heads = 0 if moments_seeds else None, 0 if seeds else None
-        batched = jax.vmap(one, (of_moments, of_moments, of_moments, of_heads))
+        of_rank = 0 if any(r.ndim for r in rank.values()) else None
+        batched = jax.vmap(one, (of_moments, of_moments, of_rank, of_heads))
         return batched(second, vectors, rank, heads)
     basis, energy, time, image = {}, {}, {}, {}
     for modality, W in heads.items():

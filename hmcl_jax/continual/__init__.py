@@ -5,6 +5,7 @@ from hmcl_jax.continual.config import ConfigError, Schedule, TrainConfig
 from hmcl_jax.continual.method import Method, MethodState
 from hmcl_jax.continual.methods import METHODS, make_method
 from hmcl_jax.continual.run import SEEDS, Event, StreamResult, run_stream
+from hmcl_jax.continual.sweep import run_sweep
 
 __all__ = [
     "METHODS",
@@ -19,4 +20,5 @@ __all__ = [
     "TrainConfig",
     "make_method",
     "run_stream",
+    "run_sweep",
 ]

@@ -34,6 +34,7 @@ from hmcl_jax.continual.pairs import (
     draw_orders,
     gather,
     minibatch_rows,
+    pad_classes,
     pad_pairs,
     training_pairs,
 )
@@ -91,6 +92,7 @@ class Fitter:
         info: TaskInfo,
         seeds: Sequence[int],
         index: int,
+        beside: Sequence[tuple[Task, TaskInfo, int]] = (),
     ) -> Fitted:
         """Learns a task.
 
@@ -102,6 +104,7 @@ class Fitter:
           info: of the task.
           seeds: as many as the seed axis is long.
           index: place of the task in the stream.
+          beside: further tasks, whose gradients are added in every step.
 
         Returns:
           What was learned.
@@ -109,8 +112,13 @@ class Fitter:
         info = dataclasses.replace(info, config=self.config)
         data = training_pairs(task)
         size = data.specific.nbytes + data.general.nbytes
-        if size > self.config.device_memory * 2**20:
-            return _fit_in_chunks(self, params, opt_state, state, data, info, seeds, index)
+        if beside or size > self.config.device_memory * 2**20:
+            parts = [
+                _part(task, dataclasses.replace(info, config=self.config), place, len(seeds))
+                for task, info, place in ((task, info, index), *beside)
+            ]
+            first_epoch = 1000 * index if beside else 0  # other orders than in other stages
+            return _fit_in_chunks(self, params, opt_state, state, parts, info, seeds, first_epoch)
         count = len(data.pairs)
         epochs = self.config.schedule(info.kind).epochs
         padded = jax.device_put(pad_pairs(data, info.kind))
@@ -121,7 +129,7 @@ class Fitter:
         for first in range(0, epochs, most):
             chosen = range(first, min(first + most, epochs))
             orders = draw_orders(seeds, index, chosen, count, len(padded.pairs))
-            arguments = (params, opt_state, state.own, orders)
+            arguments = (params, opt_state, state._replace(shared=()), orders)
             rest = (state.shared, padded, np.int32(count))
             params, opt_state, loss = self._run(info, rows, arguments, rest)
             losses.append(loss)
@@ -147,7 +155,7 @@ class Fitter:
             info = later
         key = (name, info, rows)
         if key not in self._programs:
-            one = functools.partial(_PROGRAMS[name], self.method, self.config, info, rows)
+            one = functools.partial(_PROGRAMS[name], self.method, info, rows)
             self._programs[key] = jax.jit(_over_seeds(one, self.seed_axis))
         return self._programs[key]
 
@@ -166,20 +174,19 @@ def _over_seeds(one: Callable[..., Any], seed_axis: str) -> Callable[..., Any]:
 
 def _fit_one(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     rows: int,
     params: Heads,
     opt_state: Any,
-    own: Any,
+    own: MethodState,
     orders: jax.Array,
     shared: Any,
     data: Pairs,
     count: jax.Array,
 ) -> Fitted:
     """The training of one seed on one task."""
-    state = MethodState(shared, own)
-    tx = method.transform(config, info)
+    state = own._replace(shared=shared)
+    tx = method.transform(info.config, info)
     minibatches = -(-count // rows)
 
     def epoch(carry: Any, order: jax.Array) -> Any:
@@ -194,13 +201,13 @@ def _fit_one(
             return general_rows, data.specific[chosen[:, 0]], general, at < count
 
         params, opt_state = carry
-        if config.step == "minibatch":
+        if info.config.step == "minibatch":
             return step_each(
-                *(method, config, tx, info, params, opt_state, state),
+                *(method, tx, info, params, opt_state, state),
                 *(data.general, fetch, minibatches),
             )
         gradient, loss = step_gradient(
-            method, config, info, params, state, data.general, fetch, minibatches
+            method, info, params, state, data.general, fetch, minibatches
         )
         return apply_gradient(tx, gradient, params, opt_state), loss / minibatches
 
@@ -223,12 +230,11 @@ def _chunk_fetch(rows: int, fed: Any, offset: jax.Array, count: jax.Array) -> Fe
 
 def _gradient_of_chunk(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     rows: int,
     params: Heads,
     sums: Any,
-    own: Any,
+    own: MethodState,
     fed: Any,
     shared: Any,
     general: jax.Array,
@@ -237,20 +243,19 @@ def _gradient_of_chunk(
     count: jax.Array,
 ) -> Any:
     fetch = _chunk_fetch(rows, fed, offset, count)
-    state = MethodState(shared, own)
+    state = own._replace(shared=shared)
     one_stage = step_gradient if method.per_minibatch else sum_gradients
-    found = one_stage(method, config, info, params, state, general, fetch, minibatches)
+    found = one_stage(method, info, params, state, general, fetch, minibatches)
     return jax.tree.map(jnp.add, sums, found)
 
 
 def _steps_of_chunk(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     rows: int,
     params: Heads,
     opt_state: Any,
-    own: Any,
+    own: MethodState,
     fed: Any,
     shared: Any,
     general: jax.Array,
@@ -259,27 +264,24 @@ def _steps_of_chunk(
     count: jax.Array,
 ) -> Any:
     fetch = _chunk_fetch(rows, fed, offset, count)
-    state, tx = MethodState(shared, own), method.transform(config, info)
-    carry, mean = step_each(
-        method, config, tx, info, params, opt_state, state, general, fetch, minibatches
-    )
+    state, tx = own._replace(shared=shared), method.transform(info.config, info)
+    carry, mean = step_each(method, tx, info, params, opt_state, state, general, fetch, minibatches)
     return carry, mean * minibatches
 
 
 def _step_of_epoch(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     rows: int,
     params: Heads,
     opt_state: Any,
-    own: Any,
+    own: MethodState,
     gradients: tuple[Heads, ...],
     shared: Any,
     minibatches: jax.Array,
 ) -> tuple[Heads, Any]:
     del rows
-    tx, state = method.transform(config, info), MethodState(shared, own)
+    tx, state = method.transform(info.config, info), own._replace(shared=shared)
     gradient = gradients[0]
     if not method.per_minibatch:
         gradient = method.combine(gradients, params, state, minibatches, info)
@@ -288,17 +290,16 @@ def _step_of_epoch(
 
 def _point_of_stage(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     rows: int,
     params: Heads,
     opt_state: Any,
-    own: Any,
+    own: MethodState,
     gradients: tuple[Heads, ...],
     shared: Any,
 ) -> Heads:
-    del config, info, rows, opt_state
-    return method.point(params, gradients, MethodState(shared, own))
+    del info, rows, opt_state
+    return method.point(params, gradients, own._replace(shared=shared))
 
 
 _PROGRAMS: dict[str, Callable[..., Any]] = {
@@ -310,66 +311,96 @@ _PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+class _Part(NamedTuple):
+    """A task whose gradient takes part in a step, and how its minibatches are fed."""
+
+    data: Pairs
+    info: TaskInfo
+    place: int
+    rows: int
+    minibatches: int
+    most: int  # minibatches of a chunk
+    prototypes: np.ndarray
+
+
+def _part(task: Task, info: TaskInfo, place: int, seeds: int) -> _Part:
+    data, config = training_pairs(task), info.config
+    count = len(data.pairs)
+    rows = minibatch_rows(count, config.batch)
+    minibatches = -(-count // rows)
+    sides = (data.general, data.specific) if info.kind == "retrieval" else (data.specific,)
+    of_minibatch = seeds * rows * sum(side[:1].nbytes for side in sides)
+    # Two chunks are on the device at a time: one is worked on, the next is on its way.
+    limit = max(1, int(config.device_memory * 2**20 / 2 / of_minibatch))
+    most = 4
+    while most < minibatches:
+        most *= 4
+    prototypes = np.zeros((), np.float32)
+    if info.kind == "classification":
+        prototypes = pad_classes(data.general)
+    return _Part(data, info, place, rows, minibatches, min(most, limit), prototypes)
+
+
+def _chunks(part: _Part, seeds: Sequence[int], epoch: int) -> Iterator[tuple[Any, ...]]:
+    """What the programs of a chunk are fed with, chunk after chunk."""
+    count, rows = len(part.data.pairs), part.rows
+    padded = part.minibatches * rows
+    order = draw_orders(seeds, part.place, [epoch], count, padded)[:, 0]
+    for first in range(0, part.minibatches, part.most):
+        numbers = min(part.most, part.minibatches - first)
+        chosen = order[:, first * rows : (first + numbers) * rows]
+        fed = gather(part.data, part.info.kind, chosen, part.most * rows)
+        yield fed, (part.prototypes, *map(np.int32, (first * rows, numbers, count)))
+
+
 def _fit_in_chunks(
     fitter: Fitter,
     params: Heads,
     opt_state: Any,
     state: MethodState,
-    data: Pairs,
+    parts: Sequence[_Part],
     info: TaskInfo,
     seeds: Sequence[int],
-    index: int,
+    first_epoch: int,
 ) -> Fitted:
-    """As :func:`_fit_one`, for tasks whose features stay on the host."""
-    config, method, count = fitter.config, fitter.method, len(data.pairs)
-    rows = minibatch_rows(count, config.batch)
-    minibatches = -(-count // rows)
-    sides = (data.general, data.specific) if info.kind == "retrieval" else (data.specific,)
-    of_minibatch = len(seeds) * rows * sum(side[:1].nbytes for side in sides)
-    # Two chunks are on the device at a time: one is worked on, the next is on its way.
-    most = max(1, int(config.device_memory * 2**20 / 2 / of_minibatch))
-    prototypes = np.zeros((), np.float32)
-    if info.kind == "classification":
-        prototypes = pad_pairs(data._replace(specific=data.general, pairs=data.general), info.kind)[
-            0
-        ]
+    """As :func:`_fit_one`, for features that stay on the host, of one task or several at once."""
+    config, method = fitter.config, fitter.method
+    own = state._replace(shared=())
+    minibatches = sum(part.minibatches for part in parts)
     stages = 1 if method.per_minibatch else method.stages(info)
     stages = stages if config.step == "epoch" else 0
-    program = functools.partial(fitter.program, info=info, rows=rows)
-    n, zero = np.int32(minibatches), jax.tree.map(jnp.zeros_like, params)
+    rows = parts[0].rows
+    zero = jax.tree.map(jnp.zeros_like, params)
     nothing = jnp.zeros(len(seeds), next(iter(params.values())).dtype)
     losses = []
     for epoch in range(config.schedule(info.kind).epochs):
-        order = draw_orders(seeds, index, [epoch], count, minibatches * rows)[:, 0]
 
-        def chunks(order: np.ndarray = order) -> Iterator[tuple[Any, int, int]]:
-            for first in range(0, minibatches, most):
-                part = slice(first * rows, min(first + most, minibatches) * rows)
-                numbers = min(most, minibatches - first)
-                yield gather(data, info.kind, order[:, part], most * rows), first * rows, numbers
+        def fed_by(name: str, epoch: int = first_epoch + epoch) -> Iterator[tuple[Any, ...]]:
+            for part in parts:
+                program = fitter.program(name, part.info, part.rows)
+                for fed, rest in _chunks(part, seeds, epoch):
+                    yield program, fed, rest
 
+        total = nothing
         if config.step == "minibatch":
-            total = nothing
-            for fed, offset, numbers in chunks():
-                (params, opt_state), loss = program("steps")(
-                    params, opt_state, state.own, fed, state.shared, prototypes,
-                    np.int32(offset), np.int32(numbers), np.int32(count),
-                )  # fmt: skip
+            for program, fed, rest in fed_by("steps"):
+                (params, opt_state), loss = program(
+                    params, opt_state, own, fed, state.shared, *rest
+                )
                 total = total + loss
         gradients: tuple[Heads, ...] = ()
         for _ in range(stages):
-            at = program("point")(params, opt_state, state.own, gradients, state.shared)
+            point = fitter.program("point", info, rows)
+            at = point(params, opt_state, own, gradients, state.shared)
             sums = (zero, nothing)
-            for fed, offset, numbers in chunks():
-                sums = program("gradient")(
-                    at, sums, state.own, fed, state.shared, prototypes,
-                    np.int32(offset), np.int32(numbers), np.int32(count),
-                )  # fmt: skip
+            for program, fed, rest in fed_by("gradient"):
+                sums = program(at, sums, own, fed, state.shared, *rest)
             total = total if gradients else sums[1]
             gradients = (*gradients, sums[0])
         if gradients:
-            params, opt_state = program("step")(
-                params, opt_state, state.own, gradients, state.shared, n
+            step = fitter.program("step", info, rows)
+            params, opt_state = step(
+                params, opt_state, own, gradients, state.shared, np.int32(minibatches)
             )
         losses.append(total / minibatches)
         jax.block_until_ready(losses[-1])

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import optax
 
 from hmcl_jax import objective
-from hmcl_jax.continual.config import TrainConfig
 from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo
 from hmcl_jax.head import apply_head
 
@@ -30,7 +29,6 @@ def apply_gradient(
 
 def step_gradient(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     params: Heads,
     state: MethodState,
@@ -40,14 +38,12 @@ def step_gradient(
 ) -> tuple[Heads, jax.Array]:
     """What the optimizer steps with: gradients of all stages, combined; and the sum of losses."""
     if not method.per_minibatch:
-        return _combined(method, config, info, params, state, general, fetch, minibatches)
+        return _combined(method, info, params, state, general, fetch, minibatches)
     one = jnp.ones((), jnp.int32)
     zero = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), params[info.specific].dtype))
 
     def add(number: jax.Array, carry: Any) -> Any:
-        found = _combined(
-            method, config, info, params, state, general, lambda _: fetch(number), one
-        )
+        found = _combined(method, info, params, state, general, lambda _: fetch(number), one)
         return jax.tree.map(jnp.add, carry, found)
 
     return jax.lax.fori_loop(0, minibatches, add, zero)
@@ -55,7 +51,6 @@ def step_gradient(
 
 def _combined(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     params: Heads,
     state: MethodState,
@@ -67,7 +62,7 @@ def _combined(
     losses = []
     for _ in range(method.stages(info)):
         at = method.point(params, gradients, state)
-        gradient, loss = sum_gradients(method, config, info, at, state, general, fetch, minibatches)
+        gradient, loss = sum_gradients(method, info, at, state, general, fetch, minibatches)
         gradients = (*gradients, gradient)
         losses.append(loss)
     return method.combine(gradients, params, state, minibatches, info), losses[0]
@@ -75,7 +70,6 @@ def _combined(
 
 def sum_gradients(
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     params: Heads,
     state: MethodState,
@@ -91,7 +85,7 @@ def sum_gradients(
     def add(number: jax.Array, carry: Any) -> Any:
         batch = fetch(number)
         loss, gradients = jax.value_and_grad(_loss, argnums=(0, 1))(
-            params, hoisted, batch, general, method, config, info, state
+            params, hoisted, batch, general, method, info, state
         )
         return jax.tree.map(jnp.add, carry, (*gradients, loss))
 
@@ -123,7 +117,6 @@ def _loss(
     batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
     prototypes: jax.Array,
     method: Method,
-    config: TrainConfig,
     info: TaskInfo,
     state: MethodState,
 ) -> jax.Array:
@@ -135,8 +128,8 @@ def _loss(
     settings: dict[str, Any] = {
         "tau": info.tau,
         "K": info.K,
-        "kappa": config.kappa,
-        "entailment_weight": config.entailment_weight,
+        "kappa": info.config.kappa,
+        "entailment_weight": info.config.entailment_weight,
         "valid": valid,
     }
     if info.kind == "classification":
@@ -154,7 +147,6 @@ def _loss(
 
 def step_each(
     method: Method,
-    config: TrainConfig,
     tx: optax.GradientTransformation,
     info: TaskInfo,
     params: Heads,
@@ -170,7 +162,7 @@ def step_each(
     def step(number: jax.Array, carry: Any) -> Any:
         params, opt_state, total = carry
         gradient, loss = _combined(
-            method, config, info, params, state, general, lambda _: fetch(number), one
+            method, info, params, state, general, lambda _: fetch(number), one
         )
         return *apply_gradient(tx, gradient, params, opt_state), total + loss
 

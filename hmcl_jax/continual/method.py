@@ -25,10 +25,17 @@ class MethodState(NamedTuple):
     Attributes:
       shared: the same for all seeds.
       own: with a leading seed axis.
+      knobs: settings by name that differ along that axis, in a sweep (see :func:`knob`).
     """
 
     shared: Any
     own: Any
+    knobs: Any = {}  # noqa: RUF012
+
+
+def knob(settings: Any, state: MethodState, name: str) -> Any:
+    """A setting: what a sweep says for this place of the seed axis, else what `settings` say."""
+    return state.knobs.get(name, getattr(settings, name))
 
 
 class Batch(NamedTuple):
@@ -173,6 +180,8 @@ class Method:
         results are summed; by default it is the sums that are combined.
       end_task: the state after a task. On the host, all seeds at once.
       log: figures about the last task for the run's log, each ``(seeds,)``.
+      over: which tasks a step goes over: the current ``"one"``, all ``"seen"`` or ``"all"`` of the
+        stream.
     """
 
     name: str
@@ -190,3 +199,4 @@ class Method:
     per_minibatch: bool = False
     end_task: Callable[[MethodState, Heads, TaskEnd], MethodState] = _keep
     log: Callable[[MethodState], dict[str, jax.Array]] = _no_log
+    over: str = "one"

@@ -68,19 +68,19 @@ def draw_orders(
 
 
 def pad_pairs(data: Pairs, kind: str) -> Pairs:
-    sizes = Pairs(
-        class_capacity(len(data.general))
-        if kind == "classification"
-        else capacity(len(data.general)),
-        capacity(len(data.specific)),
-        capacity(len(data.pairs)),
-    )
-    return Pairs(
-        *(
-            np.pad(np.asarray(array), ((0, size - len(array)), (0, 0)))
-            for array, size in zip(data, sizes, strict=True)
-        )
-    )
+    """A task's arrays with rows of zeros, so that few shapes occur."""
+    general = pad_classes(data.general) if kind == "classification" else _pad(data.general)
+    return Pairs(general, _pad(data.specific), _pad(data.pairs))
+
+
+def pad_classes(prototypes: np.ndarray) -> np.ndarray:
+    """Class prototypes with rows of zeros."""
+    return _pad(prototypes, class_capacity(len(prototypes)))
+
+
+def _pad(array: np.ndarray, size: int | None = None) -> np.ndarray:
+    size = capacity(len(array)) if size is None else size
+    return np.pad(np.asarray(array), ((0, size - len(array)), (0, 0)))
 
 
 def gather(data: Pairs, kind: str, order: np.ndarray, padded: int) -> Any:

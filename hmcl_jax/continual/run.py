@@ -148,7 +148,7 @@ def run_stream(
             opened = open_run(Path(str(out)) / method.name, identity, resume=resume)
             runs[method.name] = stack.enter_context(opened)
         for method in records:
-            learner = _Learner(store, tasks, method, seeds, config, evaluator, listener)
+            learner = Learner(store, tasks, method, seeds, config, evaluator, listener)
             results[method.name] = learner.learn(runs.get(method.name))
     return results
 
@@ -223,8 +223,12 @@ def _identity(
     }
 
 
-class _Learner:
-    """One method on one stream."""
+class Learner:
+    """One method on one stream.
+
+    With `knobs`, settings that differ along the seed axis, places of it that diverge have scores
+    of NaN; without, divergence is an error.
+    """
 
     def __init__(
         self,
@@ -235,13 +239,16 @@ class _Learner:
         config: TrainConfig,
         evaluator: Evaluator,
         listener: Listener | None,
+        knobs: Mapping[str, np.ndarray] | None = None,
     ) -> None:
+        self.knobs = {name: jnp.asarray(x, float) for name, x in (knobs or {}).items()}
         self.store, self.tasks, self.method = store, tasks, method
         self.seeds, self.config, self.evaluator = seeds, config, evaluator
         self.tell = listener or (lambda event: None)
         self.fitter = Fitter(method, config, self._epoch)
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
+        self.bad = np.zeros(len(seeds), bool)
         self.details: list[list[dict[str, list[float]]]] = []
         self.losses: list[list[list[float]]] = []
         self.seconds: list[dict[str, float]] = []
@@ -264,7 +271,7 @@ class _Learner:
             log = {figure: float(np.mean(values)) for figure, values in self.logs[-1].items()}
             about = (self.method.name, task.name, index + 1, count)
             self.tell(Event("scores", *about, self.scores.copy(), log))
-        if not np.all(is_complete(self.scores)):
+        if not self.knobs and not np.all(is_complete(self.scores)):
             raise FloatingPointError(f"{self.method.name} gave scores that are not finite.")
         self.tell(Event("done", self.method.name, "", count, count, self.scores.copy()))
         settings = dataclasses.asdict(self.method.settings) if self.method.settings else {}
@@ -288,17 +295,24 @@ class _Learner:
         sides = (task.general, task.specific)
         return TaskInfo(task.kind, *sides, index == 0, store.K, store.tau, self.config)
 
+    def _parts(self, index: int) -> list[int]:
+        """Tasks that are learned from at a place of the stream, the one there first."""
+        last = {"one": index, "seen": index + 1, "all": len(self.tasks)}[self.method.over]
+        first = index if self.method.over == "one" else 0
+        return [index, *(part for part in range(first, last) if part != index)]
+
     def _meet(self, index: int) -> None:
         """Heads for modalities that this task is the first to have."""
-        task = self.tasks[index]
-        new = [m for m in (task.general, task.specific) if m not in self.params]
+        tasks = [self.tasks[part] for part in self._parts(index)]
+        found = [m for task in tasks for m in (task.general, task.specific)]
+        new = [m for m in dict.fromkeys(found) if m not in self.params]
         if not new:
             return
         head = identity_head(self.store.dimension, jnp.result_type(float))
         fresh = {m: jnp.repeat(head[None], len(self.seeds), axis=0) for m in new}
         self.params = dict(sorted({**self.params, **fresh}.items()))
         if self.state is None:
-            self.state = self.method.init(self.params)
+            self.state = self.method.init(self.params)._replace(knobs=self.knobs)
         else:
             self.state = self.method.widen(self.state, self.params)
 
@@ -309,16 +323,26 @@ class _Learner:
         task, info = self.tasks[index], self._info(index)
         opt_state = self._optimizer(index)
         opt_state = self.method.begin_task(opt_state, self.state, self.params, info)
-        fitted = self.fitter(self.params, opt_state, self.state, task, info, self.seeds, index)
-        self.params, self.opt_state = fitted.params, fitted.opt_state
+        beside = [(self.tasks[i], self._info(i), i) for i in self._parts(index)[1:]]
+        fitted = self.fitter(
+            self.params, opt_state, self.state, task, info, self.seeds, index, beside
+        )
         losses = np.asarray(fitted.losses, float)
-        finite = all(bool(jnp.isfinite(W).all()) for W in self.params.values())
-        if not finite or not np.isfinite(losses).all():
+        bad = ~np.isfinite(losses).all(axis=1)
+        for W in fitted.params.values():
+            bad |= ~np.asarray(jnp.isfinite(W).all(axis=(1, 2)))
+        if bad.any() and not self.knobs:
             raise FloatingPointError(
                 f"{self.method.name} diverged on task {task.name!r}: its losses are "
                 f"{losses.mean(axis=0).tolist()}; lower the learning rate "
                 f"(train.{task.kind}.learning_rate)."
             )
+        self.bad |= bad
+        self.opt_state = fitted.opt_state
+        self.params = {
+            m: jnp.where(self.bad[:, None, None], self.params[m], W) if self.bad.any() else W
+            for m, W in fitted.params.items()
+        }
         self.losses.append(losses.tolist())
         self.state = self.method.end_task(self.state, self.params, self._end(index, info))
         jax.block_until_ready((self.params, self.state))
@@ -328,7 +352,7 @@ class _Learner:
         row = []
         for seen in range(index + 1):
             measured = self.evaluator(self.params, self.tasks[seen])
-            self.scores[:, index, seen] = measured["score"]
+            self.scores[:, index, seen] = np.where(self.bad, np.nan, measured["score"])
             row.append({name: values.tolist() for name, values in measured.items()})
         self.details.append(row)
         done = time.perf_counter()

@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 from hmcl_jax.continual.config import ConfigError, from_mapping
 from hmcl_jax.continual.method import Method
-from hmcl_jax.continual.methods import cflat, derpp, dns, ewc, gem, hmcl, nullspace, vanilla
+from hmcl_jax.continual.methods import (
+    cflat,
+    derpp,
+    dns,
+    ewc,
+    gem,
+    hmcl,
+    joint,
+    nullspace,
+    vanilla,
+)
 
 
 class Entry(NamedTuple):
@@ -20,6 +30,7 @@ class Entry(NamedTuple):
       memory: bytes it carries from task to task besides the heads, in float32; with d dimensions,
         M modalities, S seeds and n stored pairs. None grows with the number of tasks.
       reference: where it is from.
+      knobs: settings that may differ along the seed axis of a sweep; the first is its strength.
     """
 
     settings: Any
@@ -27,6 +38,7 @@ class Entry(NamedTuple):
     about: str
     memory: str
     reference: str
+    knobs: tuple[str, ...] = ()
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -45,6 +57,7 @@ METHODS: dict[str, Entry] = {
         "steps that leave old points where they are",
         _MOMENTS,
         "the HMCL paper, minimal rotation",
+        ("variance", "beta"),
     ),
     "hmcl_ca": Entry(
         hmcl.HmclSettings(variant="ca"),
@@ -52,6 +65,7 @@ METHODS: dict[str, Entry] = {
         "steps that turn old points by one shared rotation, to first order",
         _MOMENTS,
         "the HMCL paper, closest admissible update",
+        ("variance", "beta"),
     ),
     "hmcl_rotation": Entry(
         hmcl.HmclSettings(variant="rotation"),
@@ -59,6 +73,7 @@ METHODS: dict[str, Entry] = {
         "the same with the rotation accumulated and applied as a finite one",
         _MOMENTS,
         "this package; see hmcl_jax.transform",
+        ("variance", "beta"),
     ),
     "ewc": Entry(
         ewc.EwcSettings(),
@@ -66,6 +81,7 @@ METHODS: dict[str, Entry] = {
         "a quadratic penalty where the old loss was sensitive",
         "12 * S * M * d * (d + 1)",
         "Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks",
+        ("coefficient",),
     ),
     "gem": Entry(
         gem.GemSettings(),
@@ -73,6 +89,7 @@ METHODS: dict[str, Entry] = {
         "no step against the gradient on a memory of any old task",
         "S * n * (16 * d + 12)",
         "Lopez-Paz and Ranzato 2017, Gradient episodic memory",
+        ("margin", "eps"),
     ),
     "cflat": Entry(
         cflat.CflatSettings(),
@@ -80,6 +97,7 @@ METHODS: dict[str, Entry] = {
         "flat minima around AdamW, with distillation of similarities",
         "4 * S * M * d * (d + 1) + S * n * (16 * d + 12)",
         "Bian et al. 2024, C-Flat; Cha et al. 2021, Co2L",
+        ("power", "rho", "coefficient"),
     ),
     "dns": Entry(
         dns.DnsSettings(),
@@ -87,6 +105,7 @@ METHODS: dict[str, Entry] = {
         "gradients without the part that old inputs and old partners both see",
         "8 * M * (d + 1)**2 + 8 * S * M * d**2",
         "Liu et al. 2025, Continual multimodal contrastive learning",
+        ("lambda_min",),
     ),
     "agem": Entry(
         gem.AgemSettings(),
@@ -101,6 +120,7 @@ METHODS: dict[str, Entry] = {
         "replay of stored pairs, which should also stay where they were",
         "S * n * (16 * d + 12)",
         "Buzzega et al. 2020, Dark experience for general continual learning",
+        ("alpha", "beta"),
     ),
     "nullspace": Entry(
         nullspace.NullspaceSettings(),
@@ -108,6 +128,14 @@ METHODS: dict[str, Entry] = {
         "steps without the directions of old inputs, the Euclidean twin of hmcl_mr",
         _MOMENTS,
         "after Wang et al. 2021, Training networks in null space of feature covariance",
+        ("variance",),
+    ),
+    "joint": Entry(
+        joint.JointSettings(),
+        joint.make,
+        "all tasks at once: not continual, an upper bound",
+        "0, but it needs all data of the tasks",
+        "-",
     ),
 }
 

@@ -18,9 +18,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from hmcl_jax.continual.config import at_least, not_negative, one_of, positive
-from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskEnd, TaskInfo, knob
 from hmcl_jax.continual.methods.memory import empty_memory, memory_points, remember
 from hmcl_jax.head import apply_head
 
@@ -66,8 +67,8 @@ def make(name: str, settings: CflatSettings) -> Method:
         widen=_widen,
         term=functools.partial(_distillation, settings),
         stages=lambda info: 1 if info.first else 4,
-        point=functools.partial(_point, settings.rho),
-        combine=functools.partial(_combine, settings.coefficient),
+        point=functools.partial(_point, settings),
+        combine=functools.partial(_combine, settings),
         per_minibatch=settings.perturb == "minibatch",
         end_task=_end_task,
     )
@@ -88,14 +89,16 @@ def _end_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
     return state._replace(own={"teacher": jax.tree.map(jnp.copy, params), "memory": memory})
 
 
-def _scaled(tree: Heads, length: float) -> Heads:
+def _scaled(tree: Heads, length: ArrayLike) -> Heads:
     """A tree of global norm `length`, like the original in adding 1e-12."""
     norm = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
     return jax.tree.map(lambda x: length * x / (norm + 1e-12), tree)
 
 
-def _point(rho: float, params: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
-    del state
+def _point(
+    settings: CflatSettings, params: Heads, gradients: tuple[Heads, ...], state: MethodState
+) -> Heads:
+    rho = knob(settings, state, "rho")
     if not gradients:
         return params
     if len(gradients) == 1:
@@ -108,16 +111,17 @@ def _point(rho: float, params: Heads, gradients: tuple[Heads, ...], state: Metho
 
 
 def _combine(
-    coefficient: float,
+    settings: CflatSettings,
     gradients: tuple[Heads, ...],
     params: Heads,
     state: MethodState,
     minibatches: jax.Array,
     info: TaskInfo,
 ) -> Heads:
-    del params, state, minibatches, info
+    del params, minibatches, info
     if len(gradients) == 1:
         return gradients[0]
+    coefficient = knob(settings, state, "coefficient")
     _, g1, g2, g3 = gradients
     return jax.tree.map(lambda a, b, c: a + coefficient * (c - b), g1, g2, g3)
 
@@ -142,7 +146,7 @@ def _distillation(
     target = jax.lax.stop_gradient(jnp.where(seen, jnp.exp(wanted), 0))
     rows = -jnp.sum(target * jnp.where(seen, found, 0), axis=1)
     count = jnp.maximum(jnp.sum(valid), 1).astype(rows.dtype)
-    return settings.power * jnp.sum(jnp.where(valid, rows, 0)) / count
+    return knob(settings, state, "power") * jnp.sum(jnp.where(valid, rows, 0)) / count
 
 
 def _log_similarities(points: jax.Array, valid: jax.Array, temperature: float) -> jax.Array:

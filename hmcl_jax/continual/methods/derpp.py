@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from hmcl_jax.continual.config import at_least, not_negative
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo, knob
 from hmcl_jax.continual.methods.gem import init_memory, remember_task
 from hmcl_jax.continual.methods.memory import memory_losses, memory_points
 
@@ -58,6 +58,7 @@ def _combine(
     info: TaskInfo,
 ) -> Heads:
     memory = state.own["memory"]
+    alpha, beta = (knob(settings, state, name) for name in ("alpha", "beta"))
 
     def replayed(params: Heads) -> jax.Array:
         general, specific = memory_points(memory, params, info.K)
@@ -66,7 +67,7 @@ def _combine(
         moved = (general - memory.general_points) ** 2 + (specific - memory.specific_points) ** 2
         stay = jnp.sum(held * jnp.sum(moved, axis=1)) / count
         again = jnp.sum(memory_losses(general, specific, memory, info)) / count
-        return settings.alpha * stay + settings.beta * again
+        return alpha * stay + beta * again
 
     added = jax.grad(replayed)(params)
     return jax.tree.map(lambda g, r: g + minibatches.astype(g.dtype) * r, gradients[0], added)

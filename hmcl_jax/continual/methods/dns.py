@@ -19,7 +19,7 @@ import numpy as np
 
 from hmcl_jax import lorentz
 from hmcl_jax.continual.config import fraction, not_negative
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ def make(name: str, settings: DnsSettings) -> Method:
         settings,
         init=_init,
         widen=_widen,
-        combine=_combine,
+        combine=functools.partial(_combine, settings),
         end_task=functools.partial(_end_task, settings),
     )
 
@@ -62,7 +62,8 @@ def _init(params: Heads) -> MethodState:
 
     shared = {
         "inputs": {m: square(W, W.shape[2]) for m, W in params.items()},
-        "right": {m: square(W, W.shape[2]) for m, W in params.items()},
+        "directions": {m: square(W, W.shape[2]) for m, W in params.items()},
+        "values": {m: jnp.zeros(W.shape[2], W.dtype) for m, W in params.items()},
         "samples": jnp.zeros((), jnp.float32),
     }
     own = {
@@ -81,10 +82,12 @@ def _widen(state: MethodState, params: Heads) -> MethodState:
             for key, value in old.items()
         }
 
-    return MethodState(merged(fresh.shared, state.shared), merged(fresh.own, state.own))
+    shared, own = merged(fresh.shared, state.shared), merged(fresh.own, state.own)
+    return state._replace(shared=shared, own=own)
 
 
 def _combine(
+    settings: DnsSettings,
     gradients: tuple[Heads, ...],
     params: Heads,
     state: MethodState,
@@ -93,10 +96,12 @@ def _combine(
 ) -> Heads:
     del params, minibatches, info
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    return {
-        m: G - product(product(state.own["left"][m], G), state.shared["right"][m])
-        for m, G in gradients[0].items()
-    }
+    least, found = knob(settings, state, "lambda_min"), {}
+    for m, G in gradients[0].items():
+        kept = state.shared["values"][m] > least
+        V = state.shared["directions"][m] * kept[None, :].astype(G.dtype)
+        found[m] = G - product(product(product(state.own["left"][m], G), V), V.T)
+    return found
 
 
 def _end_task(
@@ -126,13 +131,15 @@ def _end_task(
     for modality, partner in partners.items():
         inputs[modality] = shrink * inputs[modality] + added[modality]
         outputs[modality] = shrink * outputs[modality] + _through(params[partner], added[partner])
-    return MethodState(
-        {
+    spectra = {m: _spectrum(C) for m, C in inputs.items()}
+    return state._replace(
+        shared={
             "inputs": inputs,
-            "right": {m: _projector(C, settings.lambda_min) for m, C in inputs.items()},
+            "directions": {m: vectors for m, (_, vectors) in spectra.items()},
+            "values": {m: values for m, (values, _) in spectra.items()},
             "samples": now,
         },
-        {
+        own={
             "outputs": outputs,
             "left": {m: _left(D, settings.left_tolerance) for m, D in outputs.items()},
         },
@@ -155,10 +162,8 @@ def _through(W: jax.Array, moment: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _projector(C: jax.Array, least: float) -> jax.Array:
-    values, vectors = jnp.linalg.eigh((C + C.T) / 2)
-    kept = vectors * (values > least)[None, :].astype(C.dtype)
-    return jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
+def _spectrum(C: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.linalg.eigh((C + C.T) / 2)
 
 
 @functools.partial(jax.jit, static_argnames="tolerance")
@@ -166,7 +171,8 @@ def _left(D: jax.Array, tolerance: float) -> jax.Array:
     def one(D: jax.Array) -> jax.Array:
         if tolerance == 0:  # all singular values above 0: numerically all of them, once any is
             return jnp.where(jnp.any(D != 0), jnp.eye(D.shape[0], dtype=D.dtype), 0)
-        values = jnp.linalg.eigvalsh(D)
-        return _projector(D, jnp.maximum(tolerance * values[-1], 0))
+        values, vectors = _spectrum(D)
+        kept = vectors * (values > jnp.maximum(tolerance * values[-1], 0))[None, :].astype(D.dtype)
+        return jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
 
     return jax.lax.map(one, D)

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from hmcl_jax import objective
 from hmcl_jax.continual.config import at_least, fraction, not_negative, one_of
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
 from hmcl_jax.head import apply_head
 
 FISHERS = ("batch", "minibatch", "sample")
@@ -88,10 +89,10 @@ def _widen(state: MethodState, params: Heads) -> MethodState:
     return state._replace(own=own)
 
 
-def penalty_gradient(settings: EwcSettings, own: Any, params: Heads) -> Heads:
+def penalty_gradient(coefficient: ArrayLike, own: Any, params: Heads) -> Heads:
     """Gradient of the penalty of one minibatch."""
     return jax.tree.map(
-        lambda F, pull, first, W: 2 * settings.coefficient * (F * (W - first) - pull),
+        lambda F, pull, first, W: 2 * coefficient * (F * (W - first) - pull),
         *(own["fisher"], own["pull"], own["first"], params),
     )
 
@@ -105,7 +106,8 @@ def _combine(
     info: TaskInfo,
 ) -> Heads:
     del info
-    penalty = penalty_gradient(settings, state.own, params)
+    coefficient = knob(settings, state, "coefficient")
+    penalty = penalty_gradient(coefficient, state.own, params)
     return jax.tree.map(lambda g, p: g + minibatches.astype(p.dtype) * p, gradients[0], penalty)
 
 
@@ -124,7 +126,8 @@ def _end_task(
         end.general[pairs[..., 1]].astype(dtype),
         end.specific[pairs[..., 0]].astype(dtype),
     )
-    own = _consolidate(state.own, params, memory, np.int32(count), settings, end.info)
+    coefficient = jnp.broadcast_to(knob(settings, state, "coefficient"), len(end.seeds))
+    own = _consolidate(state.own, params, memory, coefficient, np.int32(count), settings, end.info)
     return state._replace(own=own)
 
 
@@ -133,12 +136,13 @@ def _consolidate(
     own: Any,
     params: Heads,
     memory: Any,
+    coefficient: jax.Array,
     count: jax.Array,
     settings: EwcSettings,
     info: TaskInfo,
 ) -> Any:
     def one(parts: Any) -> Any:
-        own, params, (general, specific) = parts
+        own, params, (general, specific), coefficient = parts
         fisher, gradient = _fisher(params, general, specific, count, settings, info)
         anchor = jax.tree.map(jnp.subtract, params, own["first"])
         keep = settings.decay if settings.mode == "online" else 1.0
@@ -147,11 +151,11 @@ def _consolidate(
             pull = jax.tree.map(jnp.multiply, total, anchor)
         else:
             pull = jax.tree.map(lambda old, F, a: old + F * a, own["pull"], fisher, anchor)
-        size = _norm(penalty_gradient(settings, own, params))
+        size = _norm(penalty_gradient(coefficient, own, params))
         ratio = size / jnp.maximum(_norm(gradient), jnp.finfo(size.dtype).tiny)
         return {"fisher": total, "pull": pull, "first": own["first"], "ratio": ratio}
 
-    return jax.lax.map(one, (own, params, memory))
+    return jax.lax.map(one, (own, params, memory, coefficient))
 
 
 def _norm(tree: Any) -> jax.Array:

@@ -20,10 +20,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from hmcl_jax import lorentz
 from hmcl_jax.continual.config import at_least, not_negative, positive
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
 from hmcl_jax.continual.methods.memory import (
     Memory,
     empty_memory,
@@ -155,7 +156,8 @@ def _gem(
         along = jnp.where(heads == head_number(name), here, along)
     products = product(of_task, along[:, None])[:, 0]
     present = jnp.sum(of_task, axis=1) > 0
-    v = solve_dual(gram, products, settings.margin, settings.eps, present)
+    margin, eps = (knob(settings, state, name) for name in ("margin", "eps"))
+    v = solve_dual(gram, products, margin, eps, present)
     violated = jnp.any(present & (products < 0))
     v = jnp.where(violated, v, 0)
     added = _weighted(product(v[None, :], of_task)[0], at_points, lifted, heads, params)
@@ -184,8 +186,8 @@ def _agem(
 def solve_dual(
     gram: jax.Array,
     products: jax.Array,
-    margin: float,
-    eps: float,
+    margin: ArrayLike,
+    eps: ArrayLike,
     present: jax.Array | None = None,
 ) -> jax.Array:
     r"""The v >= margin that minimises :math:`\tfrac12 v^\top (G + \epsilon I) v + q^\top v`.

@@ -4,11 +4,12 @@ import dataclasses
 import functools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig, at_least, fraction, one_of
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, adamw
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, adamw, knob
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
 from hmcl_jax.protection import protect
 from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
@@ -78,10 +79,8 @@ def _transform(
         return optax.chain(project, step)
     if settings.placement == "post":
         return optax.chain(step, project)
-    beta = settings.beta
-    if info.kind == "retrieval" and settings.beta_retrieval is not None:
-        beta = settings.beta_retrieval
-    return optax.chain(step, project, task_anchor(beta))
+    # Beta is a part of the state, so that it may differ along the seed axis.
+    return optax.chain(step, project, optax.inject_hyperparams(task_anchor)(beta=settings.beta))
 
 
 def init_state(params: Heads) -> MethodState:
@@ -97,12 +96,18 @@ def widen_state(state: MethodState, params: Heads) -> MethodState:
 def _begin_task(
     settings: HmclSettings, opt_state: Any, state: MethodState, params: Heads, info: TaskInfo
 ) -> Any:
+    if settings.placement == "post+anchor":
+        beta = knob(settings, state, "beta")
+        if info.kind == "retrieval" and settings.beta_retrieval is not None:
+            beta = settings.beta_retrieval
+        seeds = next(iter(params.values())).shape[0]
+        opt_state = optax.tree.set(opt_state, beta=jnp.broadcast_to(jnp.asarray(beta), seeds))
     if info.first:
         return begin_task(opt_state, params, None)
     protection = protect(
         state.shared,
         params,
-        variance=settings.variance,
+        variance=knob(settings, state, "variance"),
         min_rank=settings.min_rank,
         basis=settings.basis,
         weighting=settings.weighting,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from hmcl_jax.continual.config import TrainConfig, at_least, fraction
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo, adamw
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo, adamw, knob
 from hmcl_jax.continual.methods import hmcl
 
 
@@ -86,20 +86,26 @@ def _begin_task(
     if info.first:
         return opt_state
     seeds = next(iter(params.values())).shape[0]
-    projector = _projectors(state.shared.total, settings.variance, settings.min_rank)
-    spread = {m: jnp.repeat(P[None], seeds, axis=0) for m, P in projector.items()}
-    return (*opt_state[:-1], NullspaceState(spread))
+    variance = jnp.broadcast_to(knob(settings, state, "variance"), seeds)
+    projector = _projectors(state.shared.total, variance, settings.min_rank)
+    return (*opt_state[:-1], NullspaceState(projector))
 
 
-@functools.partial(jax.jit, static_argnames=("variance", "min_rank"))
-def _projectors(total: Heads, variance: float, min_rank: int) -> Heads:
-    found = {}
-    for modality, moment in total.items():
+@functools.partial(jax.jit, static_argnames="min_rank")
+def _projectors(total: Heads, variance: jax.Array, min_rank: int) -> Heads:
+    """Projectors for every share in `variance`."""
+
+    def of_moment(moment: jax.Array) -> jax.Array:
         values, vectors = jnp.linalg.eigh((moment + moment.T) / 2)
         values, vectors = jnp.maximum(values[::-1], 0), vectors[:, ::-1]
-        below = jnp.cumsum(values) < variance * jnp.sum(values)
-        rank = jnp.maximum(1 + jnp.sum(below), min_rank)
-        used = (jnp.arange(len(values)) < rank) & (values > 0)
-        kept = vectors * used[None, :].astype(vectors.dtype)
-        found[modality] = jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
-    return found
+
+        def projector(share: jax.Array) -> jax.Array:
+            below = jnp.cumsum(values) < share * jnp.sum(values)
+            rank = jnp.maximum(1 + jnp.sum(below), min_rank)
+            used = (jnp.arange(len(values)) < rank) & (values > 0)
+            kept = vectors * used[None, :].astype(vectors.dtype)
+            return jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
+
+        return jax.lax.map(projector, variance.astype(values.dtype))
+
+    return {modality: of_moment(moment) for modality, moment in total.items()}

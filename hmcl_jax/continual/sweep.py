@@ -1,0 +1,122 @@
+"""One method at many settings: the points of a sweep and the seeds share one axis, one program.
+
+Settings that a method calls its knobs (:class:`hmcl_jax.continual.methods.Entry`) are numbers that
+enter the compiled training as arguments, so that a sweep over them compiles what a single run
+compiles. Points that differ in other settings run one after the other.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax.continual.config import ConfigError, TrainConfig
+from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.methods import METHODS, make_method
+from hmcl_jax.continual.run import (
+    SEEDS,
+    Learner,
+    Listener,
+    StreamResult,
+    check_order,
+    check_seeds,
+)
+from hmcl_jax.data.store import Store
+
+Point = Mapping[str, Any]
+
+
+def run_sweep(
+    store: Store,
+    name: str,
+    points: Sequence[Point],
+    seeds: Sequence[int] = SEEDS,
+    config: TrainConfig | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    order: str | Sequence[str] = "canonical",
+    listener: Listener | None = None,
+) -> list[StreamResult]:
+    """Learns a stream with one method at many settings. Nothing is written.
+
+    Args:
+      store: the stream.
+      name: of the method, as in ``run_stream``.
+      points: settings by name, one mapping per point.
+      seeds: of every point.
+      config: shared settings.
+      settings: of the method, at all points.
+      order: a name in ``store.orders``, or names of tasks.
+      listener: is told what happens.
+
+    Returns:
+      A result per point, as ``run_stream`` gives it; where training diverged, scores are NaN.
+
+    Raises:
+      ConfigError, StoreError: before anything is trained.
+
+    Example:
+      >>> from hmcl_jax.continual import TrainConfig, run_sweep
+      >>> from hmcl_jax.data.synthetic import synthetic_stream
+      >>> store = synthetic_stream(tasks=2, classes=4, dimension=8)
+      >>> points = [{"beta": 0.0}, {"beta": 0.5}]
+      >>> loose, tight = run_sweep(store, "hmcl_mr", points, [0], TrainConfig(batch=64))
+      >>> print(loose.settings["beta"], tight.settings["beta"], tight.scores.shape)
+      0.0 0.5 (1, 2, 2)
+    """
+    config = TrainConfig() if config is None else config
+    seeds = check_seeds(seeds)
+    if not points:
+        raise ConfigError("points must be at least one, got none.")
+    tables = [{**(settings or {}), **point} for point in points]
+    methods = [make_method(name, table) for table in tables]  # refuses bad ones, before training
+    base = tables[0].get("method", name)
+    tasks = check_order(store, order)
+    store.validate()
+    evaluator = Evaluator(store.K)
+    groups: dict[Any, list[int]] = {}
+    for place, method in enumerate(methods):
+        fixed = dataclasses.replace(
+            method.settings, **{k: getattr(METHODS[base].settings, k) for k in METHODS[base].knobs}
+        )
+        groups.setdefault(fixed, []).append(place)
+    results: dict[int, StreamResult] = {}
+    for places in groups.values():
+        rows = [place for place in places for _ in seeds]
+        knobs = {
+            knob: np.array([getattr(methods[row].settings, knob) for row in rows])
+            for knob in METHODS[base].knobs
+        }
+        learner = Learner(
+            store,
+            tasks,
+            methods[places[0]],
+            seeds * len(places),
+            config,
+            evaluator,
+            listener,
+            knobs,
+        )
+        whole = learner.learn(None)
+        for number, place in enumerate(places):
+            own = slice(number * len(seeds), (number + 1) * len(seeds))
+            results[place] = _part(whole, own, dataclasses.asdict(methods[place].settings))
+    return [results[place] for place in range(len(points))]
+
+
+def _part(whole: StreamResult, own: slice, settings: Mapping[str, Any]) -> StreamResult:
+    """The result of one point."""
+    return dataclasses.replace(
+        whole,
+        settings=settings,
+        seeds=whole.seeds[own],
+        scores=whole.scores[own],
+        details=[
+            [{measure: values[own] for measure, values in cell.items()} for cell in row]
+            for row in whole.details
+        ],
+        losses=[losses[own] for losses in whole.losses],
+        logs=[{figure: values[own] for figure, values in log.items()} for log in whole.logs],
+        heads={modality: W[own] for modality, W in whole.heads.items()},
+    )
