@@ -4,8 +4,8 @@
         --grid variance=0.5,0.6,0.7,0.8 --grid beta=0.02,0.05,0.1
 
 Runs all points of the grid on the stream with seed 42 alone, side by side where they differ in
-knobs only, and prints Overall, BWT and their sum; the largest sum wins. It weighs a point of final score like a point of forgetting. Settings are then
-fixed for all seeds: put them into the config.
+knobs only, and prints Overall, BWT and their sum; the largest sum wins. It weighs a point of final
+score like a point of forgetting. Settings are then fixed for all seeds: put them into the config.
 """
 
 import argparse

@@ -283,8 +283,9 @@ def _spectrum(
     values, columns = jnp.linalg.eigh((S + S.T) / 2)
     values = jnp.maximum(values[::-1], 0)
     # A share that is reached up to rounding is reached.
-    share = jnp.asarray(variance, values.dtype)[..., None] - 16 * jnp.finfo(values.dtype).eps
-    below = jnp.cumsum(values) < share * jnp.sum(values)
+    share = jnp.asarray(variance, values.dtype) - 16 * jnp.finfo(values.dtype).eps
+    energy = jnp.broadcast_to(jnp.cumsum(values), (*share.shape, len(values)))
+    below = energy < share[..., None] * jnp.sum(values)
     rank = jnp.minimum(jnp.maximum(1 + jnp.sum(below, axis=-1), min_rank), limit)
     return columns[:, ::-1], jnp.minimum(rank, jnp.sum(_above_noise(values))).astype(jnp.int32)
 

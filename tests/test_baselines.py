@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quadprog
 import scipy.optimize
 
 import hmcl_jax
@@ -155,7 +156,16 @@ def dual_by_nnls(M, g, margin, eps):
     return margin + u
 
 
-def test_gems_dual_is_the_nonnegative_least_squares_solution(dtype):
+def dual_by_quadprog(M, g, margin, eps):
+    """In units in which rows have norm 1: quadprog loses digits when norms differ by 1e6."""
+    P = M @ M.T + eps * np.eye(len(M))
+    unit = 1 / np.sqrt(np.diag(P))
+    scaled = P * unit[:, None] * unit[None, :]
+    w = quadprog.solve_qp((scaled + scaled.T) / 2, -(M @ g) * unit, np.eye(len(M)), margin / unit)
+    return w[0] * unit
+
+
+def test_gems_dual_is_that_of_two_other_solvers(dtype):
     rng = np.random.default_rng(0)
     solve = jax.jit(lambda G, q, present: gem.solve_dual(G, q, 0.5, 1e-3, present))
     tolerance = 1e-6 if dtype == jnp.float32 else 1e-9
@@ -166,10 +176,12 @@ def test_gems_dual_is_the_nonnegative_least_squares_solution(dtype):
         gram[:rows, :rows], products[:rows] = M @ M.T, M @ g
         v = np.asarray(solve(gram, products, np.arange(15) < rows), np.float64)
         assert (v[rows:] == 0).all()
-        v, expected = v[:rows], dual_by_nnls(M, g, 0.5, 1e-3)
+        v = v[:rows]
         assert (v >= 0.5 * (1 - 1e-6)).all()
-        size = np.linalg.norm(g) + np.linalg.norm(M.T * expected)
-        assert np.linalg.norm(M.T @ (v - expected)) <= tolerance * size
+        for oracle in (dual_by_nnls, dual_by_quadprog):
+            expected = oracle(M, g, 0.5, 1e-3)
+            size = np.linalg.norm(g) + np.linalg.norm(M.T * expected)
+            assert np.linalg.norm(M.T @ (v - expected)) <= tolerance * size
 
 
 def test_gem_adds_the_dual_combination_of_the_memory_gradients(x64, rng):
@@ -222,6 +234,40 @@ def test_agem_takes_the_part_against_the_memory_away(x64, rng):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     along = jax.tree.map(lambda n, m: 0.01 * n + 9 * m, noise, m)
     np.testing.assert_array_equal(flat(combine_with(method, along, params, own, 1)), flat(along))
+
+
+# DER++
+
+
+def test_derpp_adds_the_gradient_of_its_two_terms(x64, rng):
+    params, memory = filled(rng)
+    params, memory = (jax.tree.map(lambda x: _wide(x[0]), tree) for tree in (params, memory))
+    now = jax.tree.map(lambda W: W + 0.2 * rng.normal(size=W.shape), params)
+    g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
+    method = make_method("derpp", {"alpha": 0.7, "beta": 0.3, "memory": 24})
+    found = method.combine((g,), now, MethodState((), {"memory": memory}), jnp.asarray(5), info())
+
+    def naive(W):
+        total, pairs = 0.0, 0
+        for task in range(3):
+            rows = np.flatnonzero(np.asarray(memory.task) == task)
+            specific = ("image", "audio")[task % 2]
+            sides = (("text", memory.general, memory.general_points),)
+            sides += ((specific, memory.specific, memory.specific_points),)
+            for modality, features, then in sides:
+                here = apply_head(W[modality], features[rows], K)
+                total = total + 0.7 * jnp.sum((here - then[rows]) ** 2)
+            total = total + 0.3 * len(rows) * plain_loss(W, memory, task)
+            pairs += len(rows)
+        return 5 * total / pairs
+
+    added = jax.grad(naive)(now)
+    expected = jax.tree.map(jnp.add, g, added)
+    np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-6, atol=1e-9)
+
+
+def _wide(x):
+    return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 # EWC
@@ -323,9 +369,9 @@ def test_cflat_goes_through_its_four_gradients(rng):
 
     gradients = ()
     for _ in range(4):
-        at = method.point(params, gradients, None)
+        at = method.point(params, gradients, MethodState((), ()))
         gradients = (*gradients, tree(gradient(flat(at))))
-    found = flat(method.combine(gradients, params, None, jnp.asarray(1), info()))
+    found = flat(method.combine(gradients, params, MethodState((), ()), jnp.asarray(1), info()))
 
     theta = flat(params)
     g0 = gradient(theta)
@@ -440,7 +486,7 @@ def test_the_state_is_as_large_as_said_and_does_not_grow(rng, name):
     params = heads(rng)
     state = method.init(params)
     known = {"S": 2, "M": 2, "d": DIM, "n": slots}
-    said = eval(METHODS[name].memory, {"__builtins__": {}}, known)
+    said = eval(METHODS[name].memory.split(",")[0], {"__builtins__": {}}, known)
     for place in range(4):
         state = method.end_task(state, params, task_end(rng, place))
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))

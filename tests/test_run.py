@@ -48,11 +48,6 @@ def every(always):
     return [m if m in always else pytest.param(m, marks=pytest.mark.slow) for m in METHODS]
 
 
-@pytest.mark.parametrize("method", every((*OURS, "ewc", "gem", "dns")))
-def test_a_stopped_run_goes_on_bitwise(tmp_path, method):
-    stop_and_go_on(tmp_path, method, FAST)
-
-
 @pytest.mark.parametrize("method", ["vanilla", "hmcl_rotation"])
 def test_a_lasting_optimizer_goes_on_bitwise(tmp_path, method):
     stop_and_go_on(tmp_path, method, dataclasses.replace(FAST, reset_optimizer=False))
@@ -141,23 +136,6 @@ def test_any_two_modalities_pair():
     for result in run_stream(store, seeds=[0], config=FAST).values():
         assert sorted(result.heads) == ["audio", "thermal"]
         assert is_complete(result.scores).all()
-
-
-def test_tiny_tasks():
-    """One class and one sample."""
-    store = small(tasks=2)
-    arrays = dict(store.tasks[0].arrays)
-    arrays["prototypes"] = arrays["prototypes"][:1]
-    for split, count in (("train", 1), ("test", 1)):
-        arrays[f"{split}_features"] = arrays[f"{split}_features"][:count]
-        arrays[f"{split}_labels"] = np.zeros(count, np.int32)
-    tiny = dataclasses.replace(
-        store.tasks[0], arrays=arrays, classes=store.tasks[0].classes[:1], tree=()
-    )
-    store = dataclasses.replace(store, tasks=(tiny, store.tasks[1]))
-    for result in run_stream(store, seeds=[0], config=FAST).values():
-        assert is_complete(result.scores).all()
-        assert all(np.isfinite(W).all() for W in result.heads.values())
 
 
 def test_another_run_in_the_directory_is_refused(tmp_path):

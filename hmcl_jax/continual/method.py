@@ -182,6 +182,7 @@ class Method:
       log: figures about the last task for the run's log, each ``(seeds,)``.
       over: which tasks a step goes over: the current ``"one"``, all ``"seen"`` or ``"all"`` of the
         stream.
+      train: shared settings that are others for this method, as in a config file.
     """
 
     name: str
@@ -200,3 +201,9 @@ class Method:
     end_task: Callable[[MethodState, Heads, TaskEnd], MethodState] = _keep
     log: Callable[[MethodState], dict[str, jax.Array]] = _no_log
     over: str = "one"
+    train: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """Its settings as plain data, for results and for checking that two runs are the same."""
+        found = dataclasses.asdict(self.settings) if self.settings else {}
+        return {**found, "train": dict(self.train)} if self.train else found

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual.checkpoint import Run, check_neighbours, open_run
-from hmcl_jax.continual.config import ConfigError, TrainConfig
+from hmcl_jax.continual.config import ConfigError, TrainConfig, from_mapping
 from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.fit import Fitter
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
@@ -216,7 +216,7 @@ def _identity(
         "checkpoint_schema": CHECKPOINT_SCHEMA,
         "store": {"name": store.name, "fingerprint": store.fingerprint},
         "method": method.name,
-        "settings": dataclasses.asdict(method.settings) if method.settings else {},
+        "settings": method.described(),
         "config": shared,
         "seeds": list(seeds),
         "order": [task.name for task in tasks],
@@ -243,9 +243,10 @@ class Learner:
     ) -> None:
         self.knobs = {name: jnp.asarray(x, float) for name, x in (knobs or {}).items()}
         self.store, self.tasks, self.method = store, tasks, method
-        self.seeds, self.config, self.evaluator = seeds, config, evaluator
+        self.seeds, self.evaluator = seeds, evaluator
+        self.config = from_mapping(config, method.train, f"methods.{method.name}.train")
         self.tell = listener or (lambda event: None)
-        self.fitter = Fitter(method, config, self._epoch)
+        self.fitter = Fitter(method, self.config, self._epoch)
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
         self.bad = np.zeros(len(seeds), bool)
@@ -274,10 +275,9 @@ class Learner:
         if not self.knobs and not np.all(is_complete(self.scores)):
             raise FloatingPointError(f"{self.method.name} gave scores that are not finite.")
         self.tell(Event("done", self.method.name, "", count, count, self.scores.copy()))
-        settings = dataclasses.asdict(self.method.settings) if self.method.settings else {}
         return StreamResult(
             method=self.method.name,
-            settings=settings,
+            settings=self.method.described(),
             tasks=tuple(task.name for task in self.tasks),
             kinds=tuple(task.kind for task in self.tasks),
             seeds=self.seeds,

@@ -75,12 +75,11 @@ def run_sweep(
     tasks = check_order(store, order)
     store.validate()
     evaluator = Evaluator(store.K)
-    groups: dict[Any, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for place, method in enumerate(methods):
-        fixed = dataclasses.replace(
-            method.settings, **{k: getattr(METHODS[base].settings, k) for k in METHODS[base].knobs}
-        )
-        groups.setdefault(fixed, []).append(place)
+        described = method.described()
+        fixed = [(k, v) for k, v in described.items() if k not in METHODS[base].knobs]
+        groups.setdefault(repr(fixed), []).append(place)
     results: dict[int, StreamResult] = {}
     for places in groups.values():
         rows = [place for place in places for _ in seeds]
@@ -101,7 +100,7 @@ def run_sweep(
         whole = learner.learn(None)
         for number, place in enumerate(places):
             own = slice(number * len(seeds), (number + 1) * len(seeds))
-            results[place] = _part(whole, own, dataclasses.asdict(methods[place].settings))
+            results[place] = _part(whole, own, methods[place].described())
     return [results[place] for place in range(len(points))]
 
 

@@ -193,13 +193,18 @@ def write_results(
     Returns:
       The files.
     """
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     contents = {
         "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n",
         "table.tex": f"% {CONVENTION}\n{latex_table(results)}\n",
         "results.json": json.dumps(as_json(results, about), indent=1, allow_nan=False) + "\n",
     }
+    return write_files(out, contents)
+
+
+def write_files(out: str | Path, contents: Mapping[str, str]) -> list[Path]:
+    """Writes texts by file name into a folder, each whole or not at all."""
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in contents.items():
         partial = out / f".{name}.partial-{os.getpid()}"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hmcl_jax.continual.config import ConfigError, from_mapping
+from hmcl_jax.continual.config import ConfigError, TrainConfig, from_mapping
 from hmcl_jax.continual.method import Method
 from hmcl_jax.continual.methods import (
     cflat,
@@ -145,7 +145,8 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
 
     Args:
       name: one of :data:`METHODS`, or a name of one's own if `settings` say the ``"method"``.
-      settings: by name, as in a config file.
+      settings: by name, as in a config file; a table ``"train"`` among them replaces settings that
+        otherwise all methods share.
 
     Returns:
       The record.
@@ -159,6 +160,7 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """
     table = dict(settings or {})
     base = table.pop("method", name)
+    train = table.pop("train", {})
     if not isinstance(base, str) or base not in METHODS:
         raise ConfigError(
             f"methods must be among {', '.join(METHODS)}, or have a table "
@@ -169,7 +171,9 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
             f"A method's name must be letters, digits, '_' or '-', at most 64, got {name!r}."
         )
     entry = METHODS[base]
-    return entry.make(name, from_mapping(entry.settings, table, f"methods.{name}"))
+    from_mapping(TrainConfig(), train, f"methods.{name}.train")
+    method = entry.make(name, from_mapping(entry.settings, table, f"methods.{name}"))
+    return dataclasses.replace(method, train=train)
 
 
 def list_methods() -> str:

@@ -1,0 +1,108 @@
+"""Pictures of results, by matplotlib (the extra ``report``)."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Colour-blind safe, after Okabe and Ito; then greys.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#000000", "#777777", "#B0A000", "#884EA0"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A method in the plane of forgetting and immediate score, as one setting varies.
+
+    Attributes:
+      label: for the legend.
+      family: curves of one family share a colour.
+      values: of the setting, shown at the curve's ends; empty for a single point.
+      forgetting: mean over tasks of immediate minus final score, ``(points, seeds)``, in percent.
+      immediate: mean over tasks of the score right after learning it, ``(points, seeds)``.
+      replay: whether the method keeps old pairs; drawn dashed.
+    """
+
+    label: str
+    family: str
+    values: Sequence[float]
+    forgetting: np.ndarray
+    immediate: np.ndarray
+    replay: bool = False
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "Pictures need matplotlib: pip install 'hmcl_jax[report]' (or the package alone)."
+        ) from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def draw_frontier(curves: Sequence[Curve], path: str | Path) -> None:
+    """Draws immediate score against forgetting, one curve per method; up and left is better.
+
+    Thin diagonals join points of equal final score, which is the one minus the other.
+
+    Args:
+      curves: what to draw.
+      path: of the picture; its ending says the format.
+    """
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(8.4, 5.6), constrained_layout=True)
+    families = list(dict.fromkeys(curve.family for curve in curves))
+    colour = {family: COLOURS[i % len(COLOURS)] for i, family in enumerate(families)}
+    for number, curve in enumerate(curves):
+        x, y = curve.forgetting.mean(axis=1), curve.immediate.mean(axis=1)
+        spread = {"xerr": _spread(curve.forgetting), "yerr": _spread(curve.immediate)}
+        axes.errorbar(
+            *(x, y),
+            **spread,
+            color=colour[curve.family],
+            linestyle="--" if curve.replay else "-",
+            marker="os^Dv<>P*X"[number % 10],
+            markersize=5,
+            linewidth=1.4,
+            elinewidth=0.7,
+            label=curve.label,
+        )
+        if len(x) > 1:
+            for end in (0, -1):
+                axes.annotate(
+                    f"{curve.values[end]:g}",
+                    (x[end], y[end]),
+                    textcoords="offset points",
+                    xytext=(4, 4),
+                    fontsize=7,
+                    color=colour[curve.family],
+                )
+    axes.margins(0.06)
+    low, high = axes.get_xlim(), axes.get_ylim()
+    for final in np.arange(np.floor(high[0] - low[1]), np.ceil(high[1] - low[0]) + 1, 2):
+        axes.axline((0, final), slope=1, color="0.88", linewidth=0.7, zorder=0)
+    axes.set_xlim(low)
+    axes.set_ylim(high)
+    axes.set_xlabel("forgetting: immediate minus final score, mean over tasks (points)")
+    axes.set_ylabel("immediate score, mean over tasks (%)")
+    axes.set_title("Stability and plasticity: up and left is better", fontsize=11)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=150, metadata=_undated(path))
+    plt.close(figure)
+
+
+def _spread(values: np.ndarray) -> np.ndarray | None:
+    return values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
+
+
+def _undated(path: str | Path) -> dict[str, Any]:
+    """No date in the file, so that the same numbers give the same file."""
+    return {"Date": None} if str(path).endswith(".svg") else {}

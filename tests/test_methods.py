@@ -1,0 +1,121 @@
+"""What every method must keep to, whatever it does: the same stream, engine and promises."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from jax import monitoring
+
+from hmcl_jax.continual import METHODS, Schedule, TrainConfig, run_stream
+from hmcl_jax.data.store import Store
+from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.evaluation import is_complete
+
+FAST = TrainConfig(
+    classification=Schedule(3, 0.02), retrieval=Schedule(2, 0.02), batch=32, seed_axis="map"
+)
+SEEDS = (0, 7)
+COMPILED = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def count_compilations():
+    def listen(event: str, seconds: float, **_) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            COMPILED.append(seconds)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    yield
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def cut(task, name, classes, samples):
+    """A task of a few classes, and of a few samples for training and for testing."""
+    arrays = dict(task.arrays)
+    arrays["prototypes"] = arrays["prototypes"][:classes]
+    for split in ("train", "test"):
+        arrays[f"{split}_features"] = arrays[f"{split}_features"][:samples]
+        arrays[f"{split}_labels"] = np.arange(samples, dtype=np.int32) % classes
+    named = task.classes[:classes]
+    return dataclasses.replace(task, name=name, arrays=arrays, classes=named, tree=())
+
+
+@pytest.fixture(scope="module")
+def stream() -> Store:
+    """Classification and retrieval, among them tasks of one class and of one sample."""
+    store = synthetic_stream(
+        tasks=4, classes=4, dimension=8, train=70, test=40, overlap=0.8, retrieval_every=2
+    )
+    first, second, third, fourth = store.tasks
+    tasks = (
+        first,
+        cut(third, "one-sample", 1, 1),
+        cut(third, "one-class", 1, 30),
+        second,
+        third,
+        fourth,
+    )
+    names = tuple(task.name for task in tasks)
+    return dataclasses.replace(store, tasks=tasks, orders={"canonical": names})
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def runs(request, stream, tmp_path_factory):
+    """A method on the stream, whole and stopped after three tasks; compilations by task."""
+    method, counts = request.param, []
+
+    def count(event) -> None:
+        if event.kind == "scores":
+            counts.append(len(COMPILED))
+
+    def stop(event) -> None:
+        if event.kind == "scores" and event.number == 3:
+            raise Stop
+
+    out = tmp_path_factory.mktemp(method)
+    whole = run_stream(stream, [method], SEEDS, FAST, listener=count)[method]
+    with pytest.raises(Stop):
+        run_stream(stream, [method], SEEDS, FAST, out=out, listener=stop)
+    resumed = run_stream(stream, [method], SEEDS, FAST, out=out, resume=True)[method]
+    return method, whole, resumed, counts
+
+
+def test_scores_are_finite_with_one_class_and_one_sample(runs):
+    _, whole, _, _ = runs
+    assert is_complete(whole.scores).all()
+    assert np.isfinite(whole.losses[1]).all()
+    assert all(np.isfinite(W).all() for W in whole.heads.values())
+
+
+def test_a_stopped_run_goes_on_bitwise(runs):
+    _, whole, resumed, _ = runs
+    assert np.array_equal(resumed.scores, whole.scores, equal_nan=True)
+    assert all(np.array_equal(resumed.heads[m], W) for m, W in whole.heads.items())
+    assert (resumed.details, resumed.losses, resumed.logs) == (
+        whole.details,
+        whole.losses,
+        whole.logs,
+    )
+
+
+def test_later_tasks_compile_nothing(runs):
+    """The first task of each kind has been seen: retrieval at place 4, classification before."""
+    _, _, _, counts = runs
+    assert counts[5] == counts[4] == counts[3]
+
+
+def test_seeds_side_by_side_are_single_runs(runs, stream):
+    method, _, _, _ = runs
+    order = [stream.tasks[0].name, stream.tasks[4].name]
+    whole = run_stream(stream, [method], SEEDS, FAST, order=order)[method]
+    alone = run_stream(stream, [method], SEEDS[1:], FAST, order=order)[method]
+    for modality, W in whole.heads.items():
+        np.testing.assert_allclose(alone.heads[modality][0], W[1], rtol=2e-5, atol=2e-6)
+        assert np.abs(W[0] - W[1]).max() > 1e-4  # the seeds differ
+    # The second task needs no further program. C-FLAT is plain AdamW on its first task; joint
+    # training goes over both tasks from the start, by three programs.
+    assert alone.programs == {"cflat": 2, "joint": 3}.get(method, 1)
