@@ -258,8 +258,8 @@ def _spectra(
     """Weighted second moments, their spatial eigenvectors (leading first) and ranks."""
     if seeds:
         one = functools.partial(_spectra, joint=joint, by_task=by_task, seeds=False)
-        axes = (0, 0 if jnp.ndim(variance) else None, None, None)
-        return jax.vmap(one, axes)(moments, variance, min_rank, limit)
+        own = (True, bool(jnp.ndim(variance)), False, False)
+        return _seed_by_seed(one, own, moments, variance, min_rank, limit)
     second = moments.total
     if by_task:
         open_means = jax.tree.map(mean, moments.open_total, moments.open_samples)
@@ -274,6 +274,22 @@ def _spectra(
     vectors = {m: columns for m, (columns, _) in spectra.items()}
     rank = {m: jnp.where(moments.samples[m] > 0, r, 0) for m, (_, r) in spectra.items()}
     return second, vectors, rank
+
+
+def _seed_by_seed(function: Any, own: tuple[bool, ...], *arguments: Any) -> Any:
+    """A function over the seed axis of those arguments that are a seed's own.
+
+    One after the other: decompositions of a batch share XLA's pool of threads on a CPU with
+    whatever waits for them, which can come to a halt (seen with jaxlib 0.10).
+    """
+
+    def one(parts: tuple[Any, ...]) -> Any:
+        left = iter(parts)
+        return function(
+            *(next(left) if is_own else x for is_own, x in zip(own, arguments, strict=True))
+        )
+
+    return jax.lax.map(one, tuple(x for is_own, x in zip(own, arguments, strict=True) if is_own))
 
 
 def _spectrum(
@@ -307,10 +323,9 @@ def _build(
 ) -> Protection:
     if seeds or moments_seeds:
         one = functools.partial(_build, width=width, moments_seeds=False, seeds=False)
-        of_moments, of_heads = 0 if moments_seeds else None, 0 if seeds else None
-        of_rank = 0 if any(r.ndim for r in rank.values()) else None
-        batched = jax.vmap(one, (of_moments, of_moments, of_rank, of_heads))
-        return batched(second, vectors, rank, heads)
+        ranks = any(r.ndim for r in rank.values())
+        own = (moments_seeds, moments_seeds, ranks, seeds)
+        return _seed_by_seed(one, own, second, vectors, rank, heads)
     basis, energy, time, image = {}, {}, {}, {}
     for modality, W in heads.items():
         W = W.astype(second[modality].dtype)
