@@ -9,6 +9,8 @@ The angles are computed from sine and cosine together (``arctan2``), never from 
 1, and have finite gradients everywhere.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -45,14 +47,16 @@ def half_aperture(x: ArrayLike, K: ArrayLike = 10.0, kappa: ArrayLike = 0.1) -> 
     return jnp.where(inside, jnp.pi / 2, jnp.arctan2(least, adjacent))
 
 
-def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Unit vectors along `x` and the radii; 0 for points too close to the origin for a direction.
+def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Unit vectors along `x`, radii, and which points have a direction; the others' vector is 0.
 
-    Too close means that the square of the direction's gradient, 1 / r, could overflow.
+    Others are so close to the origin that the square of the direction's gradient, 1 / r, could
+    overflow.
     """
     r = lorentz.radius(x)
-    directed = (r > jnp.finfo(x.dtype).tiny ** 0.25)[..., None]
-    return jnp.where(directed, x / jnp.where(directed, r[..., None], 1), 0), r
+    directed = r > jnp.finfo(x.dtype).tiny ** 0.25
+    unit = x / jnp.where(directed, r, 1)[..., None]
+    return jnp.where(directed[..., None], unit, 0), r, directed
 
 
 def _angle(opposite: jax.Array, adjacent: jax.Array) -> jax.Array:
@@ -92,7 +96,32 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array
     _checks.broadcastable(x=x, y=y)
     K = _checks.positive("K", K, x.dtype)
     x, y = jnp.broadcast_arrays(x, y)
-    unit, r = _direction(x)
+    return angle_parts(x, y, K).angle
+
+
+class AngleParts(NamedTuple):
+    """What an exterior angle is made of, row by row.
+
+    Attributes:
+      angle: the exterior angle.
+      across: length of the part of y across x.
+      outward: sqrt(K) times the radial part of the tangent at x towards y.
+      along: the part of y along x.
+      radius: of x.
+      directed: whether x is far enough from the origin to have a direction.
+    """
+
+    angle: jax.Array
+    across: jax.Array
+    outward: jax.Array
+    along: jax.Array
+    radius: jax.Array
+    directed: jax.Array
+
+
+def angle_parts(x: jax.Array, y: jax.Array, K: jax.Array) -> AngleParts:
+    """The exterior angle at `x` towards `y` and its parts, without cancellation."""
+    unit, r, directed = _direction(x)
     step = y - x
     shorter = lorentz.where_shorter(step, y, step, y)
     across = shorter - unit * dot(unit, shorter)[..., None]
@@ -104,7 +133,8 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array
     outward = jnp.where(
         ahead, cancelled / jnp.where(ahead, x0 * along + r * y0, 1), _outward(along, r, x0, y0)
     )
-    return _angle(jnp.sqrt(K) * safe_sqrt(across_squared), outward)
+    length = safe_sqrt(across_squared)
+    return AngleParts(_angle(jnp.sqrt(K) * length, outward), length, outward, along, r, directed)
 
 
 def pairwise_exterior_angle(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
@@ -130,7 +160,7 @@ def pairwise_exterior_angle(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> 
     x, y = _checks.as_points(x=x, y=y)
     _checks.matrices(x=x, y=y)
     K = _checks.positive("K", K, x.dtype)
-    unit, r = _direction(x)
+    unit, r, _ = _direction(x)
     along = jnp.matmul(unit, y.T, precision=PRECISION)
     s = lorentz.radius(y)[None, :]
     x0, y0 = lorentz.time_coordinate(x, K)[:, None], lorentz.time_coordinate(y, K)[None, :]

@@ -13,7 +13,14 @@ logits alone: a class that occurs :math:`n_c` times weighs :math:`n_c` in the su
 
 The functions take points, that is outputs of heads. Rows that are not `valid` (the padding of a
 last, partial minibatch) have no effect.
+
+The two losses have a gradient written by hand (:mod:`hmcl_jax.contrast`), for reverse mode and
+where `tau`, `K`, `kappa` and `entailment_weight` are plain numbers; towards traced ones, say a
+learned temperature, they are differentiated by JAX. For forward mode use :func:`pair_terms`, which
+is always the plain form.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +28,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks, entailment, lorentz
+from hmcl_jax.contrast import Settings, contrast_loss
 
 
 def _valid_rows(valid: ArrayLike | None, rows: int) -> jax.Array:
@@ -56,14 +64,46 @@ def _mean(values: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(valid, values, 0)) / count
 
 
-def _weight(entailment_weight: ArrayLike, logits: jax.Array) -> jax.Array:
+def _weight(entailment_weight: ArrayLike, dtype: Any) -> jax.Array:
     known = _checks.number("entailment_weight", entailment_weight)
     if known is not None and not (np.isfinite(known) and known >= 0):
         raise ValueError(
             "entailment_weight must be finite and at least 0, "
             f"got entailment_weight = {entailment_weight}."
         )
-    return jnp.asarray(entailment_weight, logits.dtype)
+    return jnp.asarray(entailment_weight, dtype)
+
+
+def _fixed(
+    tau: ArrayLike, K: ArrayLike, kappa: ArrayLike, entailment_weight: ArrayLike
+) -> Settings | None:
+    """The numbers of the objective, checked; None if one of them is traced."""
+    known = {"tau": tau, "K": K, "kappa": kappa, "entailment_weight": entailment_weight}
+    values = {name: _checks.number(name, value) for name, value in known.items()}
+    if any(value is None for value in values.values()):
+        return None
+    for name in ("tau", "K", "kappa"):
+        _checks.positive(name, known[name], jnp.float32)
+    _weight(entailment_weight, jnp.float32)
+    return Settings(*(float(value) for value in values.values() if value is not None))
+
+
+def _checked_pairs(
+    general: ArrayLike, specific: ArrayLike, valid: ArrayLike | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Both sides with rows that are not valid set to 0, and which rows are."""
+    general, specific = _checks.as_points(general=general, specific=specific)
+    _checks.matrices(general=general, specific=specific)
+    if general.shape != specific.shape:
+        raise ValueError(
+            "general and specific must be paired row by row, "
+            f"got shapes {general.shape} and {specific.shape}."
+        )
+    if valid is None:
+        return general, specific, _valid_rows(None, general.shape[0])
+    valid = _valid_rows(valid, general.shape[0])
+    general, specific = (jnp.where(valid[:, None], x, 0) for x in (general, specific))
+    return general, specific, valid
 
 
 def pair_terms(
@@ -98,22 +138,14 @@ def pair_terms(
       >>> print(jnp.allclose(terms.mean(), objective.pair_loss(text, image, tau=0.1)))
       True
     """
-    general, specific = _checks.as_points(general=general, specific=specific)
-    _checks.matrices(general=general, specific=specific)
-    if general.shape != specific.shape:
-        raise ValueError(
-            "general and specific must be paired row by row, "
-            f"got shapes {general.shape} and {specific.shape}."
-        )
-    valid = _valid_rows(valid, general.shape[0])
-    general, specific = (jnp.where(valid[:, None], x, 0) for x in (general, specific))
+    general, specific, valid = _checked_pairs(general, specific, valid)
     logits = _logits(general, specific, tau, K)
     weights = valid.astype(logits.dtype)
     towards_specific = _log_sum_exp(logits, weights, axis=1)
     towards_general = _log_sum_exp(logits, weights, axis=0)
     contrast = (towards_specific + towards_general) / 2 - jnp.diagonal(logits)
     outside = entailment.entailment_loss(general, specific, K, kappa)
-    return jnp.where(valid, contrast + _weight(entailment_weight, logits) * outside, 0)
+    return jnp.where(valid, contrast + _weight(entailment_weight, logits.dtype) * outside, 0)
 
 
 def pair_loss(
@@ -148,16 +180,15 @@ def pair_loss(
       >>> print(loss > objective.pair_loss(text, text, tau=0.1))
       True
     """
-    terms = pair_terms(
-        general,
-        specific,
-        tau=tau,
-        K=K,
-        kappa=kappa,
-        entailment_weight=entailment_weight,
-        valid=valid,
-    )
-    return _mean(terms, _valid_rows(valid, terms.shape[0]))
+    settings = _fixed(tau, K, kappa, entailment_weight)
+    if settings is None:
+        options = {"tau": tau, "K": K, "kappa": kappa, "entailment_weight": entailment_weight}
+        terms = pair_terms(general, specific, valid=valid, **options)
+        return _mean(terms, _valid_rows(valid, terms.shape[0]))
+    general, specific, valid = _checked_pairs(general, specific, valid)
+    weights = valid.astype(general.dtype)
+    rows = jnp.arange(general.shape[0], dtype=jnp.int32)
+    return contrast_loss(settings, general, specific, rows, weights, weights)
 
 
 def prototype_loss(
@@ -209,20 +240,25 @@ def prototype_loss(
             f"labels must be integers of shape ({rows},), "
             f"got {labels.dtype} of shape {labels.shape}."
         )
+    all_valid = valid is None
     valid = _valid_rows(valid, rows)
     if _checks.is_concrete(labels) and _checks.is_concrete(valid):
         shown = np.asarray(labels)[np.asarray(valid)]
         bad = shown[(shown < 0) | (shown >= classes)]
         if bad.size:
             raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
-    specific = jnp.where(valid[:, None], specific, 0)
+    if not all_valid:
+        specific = jnp.where(valid[:, None], specific, 0)
+        labels = jnp.where(valid, labels, 0)
+    weights = valid.astype(specific.dtype)
+    counts = jnp.zeros(classes, weights.dtype).at[labels].add(weights)
+    settings = _fixed(tau, K, kappa, entailment_weight)
+    if settings is not None:
+        return contrast_loss(settings, prototypes, specific, labels, counts, weights)
     logits = _logits(prototypes, specific, tau, K)
-    weights = valid.astype(logits.dtype)
-    labels = jnp.where(valid, labels, 0)
-    counts = jnp.zeros(classes, logits.dtype).at[labels].add(weights)
     towards_specific = _log_sum_exp(logits, weights, axis=1)[labels]
     towards_general = _log_sum_exp(logits, counts, axis=0)
     matched = jnp.take_along_axis(logits, labels[None, :], axis=0)[0]
     contrast = (towards_specific + towards_general) / 2 - matched
     outside = entailment.entailment_loss(prototypes[labels], specific, K, kappa)
-    return _mean(contrast, valid) + _weight(entailment_weight, logits) * _mean(outside, valid)
+    return _mean(contrast, valid) + _weight(entailment_weight, logits.dtype) * _mean(outside, valid)

@@ -392,7 +392,7 @@ def test_cflat_distils_similarities(rng):
     points = [apply_head(now[m], z, K) for m, z in (("text", general), ("image", specific))]
     valid = jnp.array([True, True, False])
     own = MethodState((), one(state.own))
-    batch = Batch(general, specific, *points, valid, now)
+    batch = Batch(general, specific, *points, valid, now, jnp.int32(0))
     found = float(method.term(own, batch, info()))
 
     memory = one(state.own["memory"])

@@ -23,6 +23,7 @@ import numpy as np
 from hmcl_jax.continual.config import TrainConfig
 from hmcl_jax.continual.gradients import (
     Fetch,
+    Fetched,
     apply_gradient,
     step_each,
     step_gradient,
@@ -190,7 +191,7 @@ def _fit_one(
     minibatches = -(-count // rows)
 
     def epoch(carry: Any, order: jax.Array) -> Any:
-        def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        def fetch(number: jax.Array) -> Fetched:
             at = number * rows + jnp.arange(rows, dtype=jnp.int32)
             chosen = data.pairs[order[jnp.minimum(at, order.shape[0] - 1)]]
             general = chosen[:, 1]
@@ -198,7 +199,7 @@ def _fit_one(
                 general_rows = data.general[general]
             else:
                 general_rows = jnp.zeros((), data.general.dtype)
-            return general_rows, data.specific[chosen[:, 0]], general, at < count
+            return general_rows, data.specific[chosen[:, 0]], general, at < count, number
 
         params, opt_state = carry
         if info.config.step == "minibatch":
@@ -218,12 +219,12 @@ def _fit_one(
 def _chunk_fetch(rows: int, fed: Any, offset: jax.Array, count: jax.Array) -> Fetch:
     """Minibatches of a chunk that the host has gathered in order."""
 
-    def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    def fetch(number: jax.Array) -> Fetched:
         general, specific, numbers = (
             jax.lax.dynamic_slice_in_dim(x, number * rows, rows) if x.ndim else x for x in fed
         )
         at = offset + number * rows + jnp.arange(rows, dtype=jnp.int32)
-        return general, specific, numbers, at < count
+        return general, specific, numbers, at < count, offset // rows + number
 
     return fetch
 

@@ -15,8 +15,10 @@ from hmcl_jax import objective
 from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo
 from hmcl_jax.head import apply_head
 
-# Number of a minibatch to its general rows, specific rows, general numbers, and which are valid.
-Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array, jax.Array]]
+# Number of a minibatch to its general rows, specific rows, general numbers, which are valid, and
+# its place in the epoch.
+Fetched = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+Fetch = Callable[[jax.Array], Fetched]
 
 
 def apply_gradient(
@@ -114,14 +116,14 @@ def _hoist(
 def _loss(
     params: Heads,
     hoisted: jax.Array,
-    batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+    batch: Fetched,
     prototypes: jax.Array,
     method: Method,
     info: TaskInfo,
     state: MethodState,
 ) -> jax.Array:
     """Loss of one minibatch."""
-    general, specific, numbers, valid = batch
+    general, specific, numbers, valid, place = batch
     W = params[info.specific]
     specific = specific.astype(W.dtype)
     points = apply_head(W, specific, info.K)
@@ -142,7 +144,8 @@ def _loss(
         return loss
     if info.kind == "classification":
         hoisted, general = hoisted[numbers], prototypes[numbers].astype(W.dtype)
-    return loss + method.term(state, Batch(general, specific, hoisted, points, valid, params), info)
+    seen = Batch(general, specific, hoisted, points, valid, params, place)
+    return loss + method.term(state, seen, info)
 
 
 def step_each(

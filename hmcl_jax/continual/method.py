@@ -48,6 +48,7 @@ class Batch(NamedTuple):
       specific_points: likewise.
       valid: which rows are not padding.
       heads: all heads now.
+      place: number of the minibatch in its epoch.
     """
 
     general: jax.Array
@@ -56,6 +57,7 @@ class Batch(NamedTuple):
     specific_points: jax.Array
     valid: jax.Array
     heads: Heads
+    place: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,9 @@ From the second task on a step takes four gradients of the objective, at :math:`
   e_2 = \rho \frac{g_2}{\|g_2\|}, \qquad g = g_1 + \lambda (g_3 - g_2),
 
 and AdamW steps with g. The objective has the distillation term of Co2L: among the points of a
-minibatch and of the memory, general and specific ones as two views, cosine similarities should stay
-as they were at the end of the task before, :math:`-\sum_{j \ne i} p^*_{ij} \log p_{ij}` with
+minibatch and of some pairs of the memory (others for the next minibatch, in turns, as if the memory
+had been shuffled into the task), general and specific ones as two views, cosine similarities should
+stay as they were at the end of the task before, :math:`-\sum_{j \ne i} p^*_{ij} \log p_{ij}` with
 temperatures kappa (now) and kappa* (then).
 """
 
@@ -37,6 +38,7 @@ class CflatSettings:
       temperature: kappa, of the similarities now.
       past_temperature: kappa*, of those at the end of the task before.
       memory: pairs kept in all, which take part in the distillation (paper: 512).
+      beside: pairs of the memory that stand beside each minibatch.
       perturb: one perturbation per optimizer ``"step"``, or one per ``"minibatch"``.
     """
 
@@ -46,6 +48,7 @@ class CflatSettings:
     temperature: float = 0.2
     past_temperature: float = 0.01
     memory: int = 512
+    beside: int = 64
     perturb: str = "step"
 
     def __post_init__(self) -> None:
@@ -55,6 +58,7 @@ class CflatSettings:
         positive("temperature", self.temperature)
         positive("past_temperature", self.past_temperature)
         at_least("memory", self.memory, 1)
+        at_least("beside", self.beside, 1)
         one_of("perturb", self.perturb, ("step", "minibatch"))
 
 
@@ -132,6 +136,9 @@ def _distillation(
     if info.first:
         return jnp.zeros((), batch.general_points.dtype)
     teacher, memory = state.own["teacher"], state.own["memory"]
+    slots = settings.memory
+    turn = batch.place * settings.beside + jnp.arange(min(settings.beside, slots), dtype=jnp.int32)
+    memory = jax.tree.map(lambda x: x[turn % slots], memory)
     now = (batch.general_points, batch.specific_points, *memory_points(memory, batch.heads, info.K))
     past = (
         apply_head(teacher[info.general], batch.general, info.K),
