@@ -382,8 +382,9 @@ def test_cflat_goes_through_its_four_gradients(rng):
     np.testing.assert_allclose(found, g1 + 0.3 * (g3 - g2), rtol=1e-3, atol=1e-3)
 
 
-def test_cflat_distils_similarities(rng):
-    settings = cflat.CflatSettings(power=0.7, memory=4)
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_cflat_distils_similarities(rng, place):
+    settings = cflat.CflatSettings(power=0.7, memory=4, beside=3)
     method = cflat.make("cflat", settings)
     params = heads(rng)
     state = method.end_task(method.init(params), params, task_end(rng, 0))
@@ -392,10 +393,11 @@ def test_cflat_distils_similarities(rng):
     points = [apply_head(now[m], z, K) for m, z in (("text", general), ("image", specific))]
     valid = jnp.array([True, True, False])
     own = MethodState((), one(state.own))
-    batch = Batch(general, specific, *points, valid, now, jnp.int32(0))
+    batch = Batch(general, specific, *points, valid, now, jnp.int32(place))
     found = float(method.term(own, batch, info()))
 
-    memory = one(state.own["memory"])
+    turn = (3 * place + np.arange(3)) % 4
+    memory = jax.tree.map(lambda x: x[turn], one(state.own["memory"]))
     rows = {"now": [], "past": []}
     for when, W in (("now", now), ("past", one(params))):
         for m, z in (("text", general[:2]), ("image", specific[:2])):

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 import hmcl_jax
+from hmcl_jax.continual import TrainConfig, run_stream
 from hmcl_jax.continual.evaluate import Evaluator
 
 ROOT = Path(__file__).parent.parent
@@ -131,3 +132,12 @@ def test_licences_are_listed():
     for source in SOURCES.values():
         assert source.package in page
         assert source.licence in page
+
+
+def test_the_penalty_of_ewc_is_felt(store):
+    """With its default, on the first two tasks: neither nothing nor everything."""
+    order = ["cifar10", "tux-photos"]
+    result = run_stream(store, ["ewc"], [42], TrainConfig(batch=256), order=order)["ewc"]
+    first, second = (log["penalty / loss gradient"][0] for log in result.logs)
+    assert first == 0
+    assert 1e-3 < second < 1

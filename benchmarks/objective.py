@@ -1,0 +1,224 @@
+"""How fast are loss and gradient of a minibatch, against PyTorch and against their own products?
+
+    pip install -e '.[torch]'
+    python benchmarks/objective.py
+    python benchmarks/objective.py --short          # without PyTorch if it is not there
+
+A minibatch of 1024 pairs at d = 512: frozen features through both heads, contrastive and
+entailment loss, gradients of both heads. For classification with C = 10, 100, 1,000 classes, where
+the prototypes go through their head once per 8 minibatches, and for pairs (retrieval), where both
+sides do for every minibatch. Sides take turns in one process; medians per minibatch:
+
+- ours: what a task's training runs, the sum of gradients of 8 minibatches in one program;
+- eager: the same loss as one writes it in PyTorch, pair by pair, prototypes repeated;
+- compiled: that by torch.compile;
+- products: only the matrix products that ours does, compiled by XLA. Their time over ours is the
+  share of the rate of products that the whole objective reaches.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from timing import claim, interleave, median, print_json, print_table
+
+from hmcl_jax.continual import TrainConfig, make_method
+from hmcl_jax.continual.gradients import sum_gradients
+from hmcl_jax.continual.method import MethodState, TaskInfo
+
+K, TAU, KAPPA, WEIGHT = 10.0, 0.07, 0.1, 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Minibatches of pairs: features of both sides, and which general row belongs to which."""
+
+    kind: str
+    general: np.ndarray
+    specific: np.ndarray
+    labels: np.ndarray
+    minibatches: int
+    batch: int
+    heads: dict[str, np.ndarray]
+
+
+def make_problem(classes: int | None, batch: int, dim: int, minibatches: int) -> Problem:
+    """Random features; `classes` None for pairs."""
+    rng = np.random.default_rng(0)
+    rows = batch * minibatches
+    general = rng.normal(size=(classes or rows, dim)).astype(np.float32) / dim**0.5
+    labels = np.arange(rows) if classes is None else rng.integers(0, classes, rows)
+    noise = rng.normal(size=(rows, dim)).astype(np.float32) / dim**0.5
+    heads = {
+        m: (np.eye(dim, dim + 1, k=1) + 0.01 * rng.normal(size=(dim, dim + 1))).astype(np.float32)
+        for m in ("text", "image")
+    }
+    kind = "retrieval" if classes is None else "classification"
+    specific = general[labels] + noise
+    return Problem(kind, general, specific, labels.astype(np.int32), minibatches, batch, heads)
+
+
+def ours(problem: Problem) -> Callable[[], Any]:
+    """What :mod:`hmcl_jax.continual.gradients` does in an epoch."""
+    config = TrainConfig(batch=problem.batch, kappa=KAPPA, entailment_weight=WEIGHT)
+    info = TaskInfo(problem.kind, "text", "image", False, K, TAU, config)
+    method, state = make_method("vanilla"), MethodState((), ())
+    general, specific, labels = map(
+        jnp.asarray, (problem.general, problem.specific, problem.labels)
+    )
+    heads = jax.tree.map(jnp.asarray, problem.heads)
+
+    @jax.jit
+    def gradients(heads: Any, general: Any, specific: Any, labels: Any, count: Any) -> Any:
+        def fetch(number: jax.Array) -> Any:
+            at = number * problem.batch + jnp.arange(problem.batch, dtype=jnp.int32)
+            chosen = labels[at]
+            rows = general[chosen] if problem.kind == "retrieval" else jnp.zeros(())
+            return rows, specific[at], chosen, jnp.ones(problem.batch, bool), number
+
+        return sum_gradients(method, info, heads, state, general, fetch, count)
+
+    count = jnp.int32(problem.minibatches)
+    return lambda: gradients(heads, general, specific, labels, count)
+
+
+def products(problem: Problem) -> Callable[[], Any]:
+    """The matrix products of the same work, nothing else."""
+    dim, batch = problem.specific.shape[1], problem.batch
+    rng = np.random.default_rng(1)
+    rows = batch if problem.kind == "retrieval" else len(problem.general)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    lifted, W, G, X, M = (
+        normal(batch, dim + 1),
+        normal(dim, dim + 1),
+        normal(rows, dim),
+        normal(batch, dim),
+        normal(rows, batch),
+    )
+    of_text = normal(rows, dim + 1)
+    often = 1 if problem.kind == "retrieval" else problem.minibatches
+
+    @jax.jit
+    def one(lifted: Any, W: Any, G: Any, X: Any, M: Any) -> Any:
+        return lifted @ W.T, X.T @ lifted, G @ X.T, M @ X, M.T @ G
+
+    @jax.jit
+    def text(of_text: Any, W: Any, G: Any) -> Any:
+        return of_text @ W.T, G.T @ of_text
+
+    def run() -> Any:
+        for number in range(problem.minibatches):
+            found = one(lifted, W, G, X, M)
+            if number % often == 0:
+                found = (*found, *text(of_text, W, G))
+            jax.block_until_ready(found)
+
+    return run
+
+
+def with_torch(problem: Problem, compiled: bool) -> Callable[[], Any] | None:
+    """The loss as one writes it in PyTorch; None if it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    heads = {m: torch.tensor(W, requires_grad=True) for m, W in problem.heads.items()}
+    general, specific = torch.tensor(problem.general), torch.tensor(problem.specific)
+    labels = torch.tensor(problem.labels, dtype=torch.long)
+
+    def points(W: Any, x: Any) -> Any:
+        time = torch.sqrt(K + (x * x).sum(-1, keepdim=True))
+        return torch.cat([time, x], -1) @ W.T
+
+    def loss(text: Any, image: Any, general: Any, specific: Any) -> Any:
+        g, s = points(text, general), points(image, specific)
+        g0, s0 = (torch.sqrt(K + (x * x).sum(-1)) for x in (g, s))
+        inner = (g @ s.T - g0[:, None] * s0[None, :]) / K
+        logits = -(K**0.5) * torch.acosh(torch.clamp(-inner, min=1 + 1e-6)) / TAU
+        target = torch.arange(len(g))
+        cross = torch.nn.functional.cross_entropy
+        contrast = (cross(logits, target) + cross(logits.T, target)) / 2
+        matched = torch.diagonal(inner)
+        r = g.norm(dim=-1)
+        cosine = (s0 + g0 * matched) / (r * torch.sqrt(torch.clamp(matched**2 - 1, min=1e-6)))
+        angle = torch.acos(torch.clamp(cosine, -1 + 1e-6, 1 - 1e-6))
+        aperture = torch.asin(torch.clamp(2 * KAPPA * K**0.5 / r, max=1 - 1e-6))
+        return contrast + WEIGHT * torch.relu(angle - aperture).mean()
+
+    if compiled:
+        loss = torch.compile(loss)
+
+    def run() -> Any:
+        for W in heads.values():
+            W.grad = None
+        total = 0.0
+        for number in range(problem.minibatches):
+            at = slice(number * problem.batch, (number + 1) * problem.batch)
+            value = loss(heads["text"], heads["image"], general[labels[at]], specific[at])
+            value.backward()
+            total += float(value)
+        return {m: W.grad.numpy() for m, W in heads.items()}, total
+
+    return run
+
+
+def measure(problem: Problem, repeats: int, compiled: bool) -> dict[str, float]:
+    """Seconds per minibatch of every side, after a check that they agree."""
+    sides = {"ours": ours(problem), "products": products(problem)}
+    eager = with_torch(problem, False)
+    if eager is not None:
+        sides["eager"] = eager
+        gradients, loss = sides["ours"]()
+        expected, total = eager()
+        if abs(float(loss) - total) > 1e-3 * abs(total):
+            raise SystemExit(f"objective: losses differ, ours {float(loss)}, PyTorch's {total}.")
+        for m, g in expected.items():
+            off = float(np.abs(np.asarray(gradients[m]) - g).max() / np.abs(g).max())
+            if off > 1e-2:
+                raise SystemExit(f"objective: gradients of {m} differ by {off:.1e}.")
+    if compiled and (fast := with_torch(problem, True)) is not None:
+        sides["compiled"] = fast
+    times = interleave(sides, repeats, warmup=2)
+    return {name: median(values) / problem.minibatches for name, values in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--short", action="store_true", help="smaller, for a first look")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--compiled", action="store_true", help="torch.compile too (slow to start)")
+    arguments = parser.parse_args()
+    if arguments.short:
+        arguments.repeats = 3
+    names = {10: "C = 10", 100: "C = 100", 1000: "C = 1,000", None: "pairs"}
+    rows, numbers, claims = [], {}, []
+    wanted = {10: 15.0, 100: 10.0, 1000: 4.0, None: 4.0}
+    for classes, name in names.items():
+        problem = make_problem(classes, arguments.batch, arguments.dim, 8)
+        found = measure(problem, arguments.repeats, arguments.compiled)
+        share = found["products"] / found["ours"]
+        times = {side: found[side] / found["ours"] for side in ("eager", "compiled") if side in found}
+        cells = [f"{times[side]:.1f} x" if side in times else "-" for side in ("eager", "compiled")]
+        rows.append([name, 1e3 * found["ours"], 1e3 * found["products"], f"{share:.2f}", *cells])
+        numbers[name] = {**found, "share of products": share, **times}
+        if "eager" in times:
+            text = f"{name}: eager PyTorch over ours"
+            claims.append(claim(text, times["eager"], least=wanted[classes]))
+        if classes in (1000, None):
+            claims.append(claim(f"{name}: share of the rate of products", share, least=0.7))
+    header = ["minibatch", "ours, ms", "products, ms", "share", "eager / ours", "compiled / ours"]
+    print_table(header, rows)
+    print_json("objective", batch=arguments.batch, d=arguments.dim, rows=numbers, claims=claims)
+
+
+if __name__ == "__main__":
+    main()
