@@ -3,8 +3,11 @@
 import json
 import os
 import platform
+import re
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -109,6 +112,16 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     ]
     lines.insert(1, "|" + "|".join("-" * (w + 1) + ":" for w in widths) + "|")
     print("\n" + "\n".join(lines) + "\n", flush=True)
+
+
+def peak_mib() -> float:
+    """Peak of this process's resident memory so far, mapped pages of files included."""
+    status = Path("/proc/self/status")
+    if status.exists():  # a new process starts at 0 there, not so in getrusage
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def machine() -> dict[str, Any]:
