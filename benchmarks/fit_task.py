@@ -43,10 +43,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minibatches", type=int, default=64, help="of an epoch; really 1252")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--short", action="store_true", help="8 minibatches, 10 repeats")
+    parser.add_argument("--short", action="store_true", help="8 minibatches, 6 repeats")
     arguments = parser.parse_args()
     if arguments.short:
-        arguments.minibatches, arguments.repeats = 8, 10
+        arguments.minibatches, arguments.repeats = 8, 6
     config = TrainConfig(classification=Schedule(1, 5e-4), batch=BATCH, device_memory=float(2**14))
     task = make_task(arguments.minibatches * BATCH, CLASSES, DIM)
     old = make_task(8 * BATCH, CLASSES, DIM, seed=1)

@@ -43,12 +43,12 @@ def start(options: list[str], folder: Path, number: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--starts", type=int, default=3, help="the first, and so many less one")
-    parser.add_argument("--short", action="store_true", help="two methods, one seed, one epoch")
+    parser.add_argument("--starts", type=int, default=3, help="how many in all")
+    parser.add_argument("--short", action="store_true", help="one method, one seed, one epoch")
     arguments = parser.parse_args()
     options = ["--config", str(ROOT / "experiments" / "configs" / "pocket.toml")]
     if arguments.short:
-        options += ["--methods", "vanilla,hmcl_ca", "--seeds", "42"]
+        options += ["--methods", "hmcl_ca", "--seeds", "42"]
         options += ["--set", "train.classification.epochs=1", "--set", "train.retrieval.epochs=1"]
         arguments.starts = 2
     with tempfile.TemporaryDirectory() as folder:

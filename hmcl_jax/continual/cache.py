@@ -5,6 +5,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -40,10 +41,11 @@ def keep_programs(on: bool = True) -> Path | None:
       >>> from hmcl_jax.continual.cache import keep_programs
       >>> folder = keep_programs()  # doctest: +SKIP
     """
-    if not on or not jax.config.read("jax_enable_compilation_cache"):
+    config: Any = jax.config  # its attributes are made at run time
+    if not on or not config.jax_enable_compilation_cache:
         _turn_off()
         return None
-    given = jax.config.read("jax_compilation_cache_dir")
+    given = config.jax_compilation_cache_dir
     folder = Path(given) if given else own_folder()
     try:
         if not given:
