@@ -7,7 +7,7 @@
 Makes 1,281,167 x 512 features in float16 on disk (1.3 GB, random points around 1,000 prototypes;
 kept in FOLDER for the next time) and learns one epoch with one seed: by default with features on
 the device, with a smaller --device-memory in chunks from the memory-mapped file. Prints seconds
-and samples and the peak of resident memory, mapped pages of the file included.
+and the peak of resident memory, mapped pages of the file included.
 """
 
 import argparse
