@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: stream test test-all lint format clean
+.PHONY: stream test test-all bench lint format clean
 OUT ?= runs/pocket
 
 $(STAMP): pyproject.toml
@@ -23,6 +23,11 @@ test: $(STAMP)  ## the default suite
 
 test-all: $(STAMP)  ## the default suite and the slow tests
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS)
+
+BENCHMARKS ?= fit_task projection seeds scaling startup imagenet_task
+bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
+	set -e; for name in $(BENCHMARKS); do \
+	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --short; done
 
 lint: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

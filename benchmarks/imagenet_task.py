@@ -2,22 +2,23 @@
 
     python benchmarks/imagenet_task.py --folder FOLDER
     python benchmarks/imagenet_task.py --folder FOLDER --device-memory 256
+    python benchmarks/imagenet_task.py --short
 
 Makes 1,281,167 x 512 features in float16 on disk (1.3 GB, random points around 1,000 prototypes;
 kept in FOLDER for the next time) and learns one epoch with one seed: by default with features on
-the device, with a smaller --device-memory in chunks from the memory-mapped file. Prints a JSON line
-with seconds and the peak of resident memory, mapped pages of the file included.
+the device, with a smaller --device-memory in chunks from the memory-mapped file. Prints seconds
+and the peak of resident memory, mapped pages of the file included.
 """
 
 import argparse
-import json
-import resource
+import tempfile
 import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from timing import peak_mib, print_json, print_table
 
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
 from hmcl_jax.continual.fit import Fitter
@@ -50,12 +51,25 @@ def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--folder", type=Path, required=True, help="for the features, 1.3 GB")
+    parser.add_argument("--folder", type=Path, help="for the features, 1.3 GB; else they go after")
     parser.add_argument("--device-memory", type=float, default=2048.0, metavar="MIB")
     parser.add_argument("--method", default="hmcl_ca")
     parser.add_argument("--samples", type=int, default=1_281_167)
     parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--short", action="store_true", help="1 %% of the samples, in chunks")
     arguments = parser.parse_args()
+    if arguments.short:
+        arguments.samples, arguments.device_memory = arguments.samples // 100, 8.0
+    if arguments.folder is None:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments.folder = Path(folder)
+            measure(arguments)
+    else:
+        measure(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Learns the task and prints what it took."""
     arguments.folder.mkdir(parents=True, exist_ok=True)
     task = make_features(arguments.folder, arguments.samples, arguments.classes, 512)
     config = TrainConfig(classification=Schedule(1, 5e-4), device_memory=arguments.device_memory)
@@ -69,21 +83,20 @@ def main() -> None:
     fitted = Fitter(method, config)(params, opt_state, state, task, info, [42], 0)
     losses = np.asarray(fitted.losses)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        json.dumps(
-            {
-                "method": arguments.method,
-                "samples": arguments.samples,
-                "classes": arguments.classes,
-                "device_memory_mib": arguments.device_memory,
-                "seconds_with_compilation": round(seconds, 1),
-                "peak_resident_gib": round(peak, 2),
-                "loss": float(losses[0, 0]),
-                "jax": jax.__version__,
-                "backend": jax.default_backend(),
-            }
-        )
+    rate = arguments.samples / seconds
+    print_table(
+        ["samples", "device memory (MiB)", "s, with compilation", "samples / s", "peak (GiB)"],
+        [[arguments.samples, arguments.device_memory, seconds, rate, peak_mib() / 1024]],
+    )
+    print_json(
+        "imagenet_task",
+        method=arguments.method,
+        samples=arguments.samples,
+        classes=arguments.classes,
+        device_memory_mib=arguments.device_memory,
+        seconds_with_compilation=round(seconds, 1),
+        peak_resident_gib=round(peak_mib() / 1024, 2),
+        loss=float(losses[0, 0]),
     )
 
 

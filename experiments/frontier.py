@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from run_stream import open_stream, split
+from run_stream import add_no_cache, open_stream, split
 
 from hmcl_jax.continual import ConfigError, RunError, make_method, run_sweep
+from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.data.validation import StoreError
@@ -59,7 +60,9 @@ def main() -> None:
     )
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume", action="store_true", help="keep the curves that are there")
+    add_no_cache(parser)
     arguments = parser.parse_args()
+    keep_programs(not arguments.no_cache)
     try:
         sweep_all(arguments)
     except (ConfigError, StoreError, RunError, ImportError, OSError) as error:

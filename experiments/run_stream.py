@@ -19,6 +19,7 @@ from rich.console import Console
 
 from hmcl_jax import load_pocket
 from hmcl_jax.continual import ConfigError, RunError, run_stream
+from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.data.store import Store, read_store
@@ -51,10 +52,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--list-methods", action="store_true", help="print the methods and their settings"
     )
     parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    add_no_cache(parser)
     found = parser.parse_args(arguments)
     if not found.out and not found.list_methods:
         parser.error("--out is needed: a folder for checkpoints and results")
     return found
+
+
+def add_no_cache(parser: argparse.ArgumentParser) -> None:
+    """The option against :func:`keep_programs`."""
+    parser.add_argument(
+        "--no-cache", action="store_true", help="compile anew, keep no programs for the next run"
+    )
 
 
 def split(option: str, text: str | None) -> list[str] | None:
@@ -104,6 +113,8 @@ def main() -> None:
     if arguments.list_methods:
         print(list_methods())
         return
+    keep_programs(not arguments.no_cache)
+    compiling = CompileTime()
     console = Console()
     start = time.perf_counter()
     try:
@@ -127,6 +138,7 @@ def main() -> None:
             "experiment": dataclasses.asdict(experiment),
             "store": {"name": store.name, "fingerprint": store.fingerprint},
             "wall_seconds": time.perf_counter() - start,
+            **compiling.described(),
         }
         written = write_results(arguments.out, results, about)
     except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
@@ -135,7 +147,11 @@ def main() -> None:
         print("\nrun_stream: stopped; go on with --resume.", file=sys.stderr)
         sys.exit(130)
     print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
-    print(f"{time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, written))}")
+    print(
+        f"{time.perf_counter() - start:.0f} s, {compiling.seconds:.0f} s of them for "
+        f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"
+    )
+    print(f"wrote {', '.join(map(str, written))}")
 
 
 if __name__ == "__main__":

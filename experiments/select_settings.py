@@ -14,9 +14,10 @@ import json
 import math
 import sys
 
-from run_stream import open_stream
+from run_stream import add_no_cache, open_stream
 
 from hmcl_jax.continual import ConfigError, Event, run_sweep
+from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.data.validation import StoreError
@@ -43,7 +44,9 @@ def main() -> None:
     parser.add_argument("--method", required=True)
     parser.add_argument("--grid", action="append", default=[], metavar="NAME=VALUES")
     parser.add_argument("--seed", type=int, default=42)
+    add_no_cache(parser)
     arguments = parser.parse_args()
+    keep_programs(not arguments.no_cache)
     try:
         select(arguments)
     except (ConfigError, StoreError, OSError) as error:

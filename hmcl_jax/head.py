@@ -5,7 +5,7 @@ its input, `Ws` on the space components. Heads are a mapping ``{modality: W}``. 
 ``[0 | I]`` hands the frozen backbone's points on unchanged.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -114,11 +114,25 @@ def apply_head(W: ArrayLike, z: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     return jnp.matmul(lifted.astype(dtype), W.astype(dtype).T, precision=PRECISION)
 
 
+def is_masked(node: Any) -> bool:
+    """Whether a node of a tree is what Optax has masked out."""
+    return isinstance(node, optax.MaskedNode)
+
+
+def map_by_path(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    """Maps ``function(path, leaf)`` over a tree; masked nodes stay as they are."""
+
+    def apply(path: Any, leaf: Any) -> Any:
+        if is_masked(leaf):
+            return leaf
+        return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+
+    return jax.tree_util.tree_map_with_path(apply, tree, is_leaf=is_masked)
+
+
 def leaf_paths(tree: Any) -> dict[str, Any]:
     """Leaves by path, such as ``params/image/W``; what Optax has masked out stands as its node."""
-    leaves = jax.tree_util.tree_leaves_with_path(
-        tree, is_leaf=lambda node: isinstance(node, optax.MaskedNode)
-    )
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_masked)
     found: dict[str, Any] = {}
     for keys, leaf in leaves:
         path = jax.tree_util.keystr(keys, simple=True, separator="/")
@@ -143,7 +157,7 @@ def head_paths(params: Any, heads: Mapping[str, str] | None) -> dict[str, str]:
         if not heads or len(set(heads.values())) < len(heads):
             raise ValueError(f"heads must name each head once, got heads = {dict(heads)}.")
     leaves = leaf_paths(params)
-    masked = [path for path, leaf in leaves.items() if isinstance(leaf, optax.MaskedNode)]
+    masked = [path for path, leaf in leaves.items() if is_masked(leaf)]
     present = {path: leaf for path, leaf in leaves.items() if path not in masked}
     found = {}
     for modality, path in ({p: p for p in present} if heads is None else heads).items():

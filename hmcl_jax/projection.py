@@ -96,6 +96,14 @@ def with_time_column(
     return result
 
 
+def unprotected(
+    delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
+) -> Matrices:
+    """What every correction comes to if the rank of all modalities is 0, without its products."""
+    spatial = {m: W[:, 1:] for m, W in _candidates(delta, protection).items()}
+    return with_time_column(delta, spatial, hold_time)
+
+
 def minimal_rotation(
     delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
 ) -> Matrices:

@@ -15,7 +15,7 @@ correction of a step is a product with these factors (see :mod:`hmcl_jax.project
 """
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -108,6 +108,21 @@ def restrict(protection: Protection, modalities: Collection[str]) -> Protection:
         shared_basis=protection.shared_basis * alone[..., None, None],
         shared_scales=protection.shared_scales * alone[..., None],
     )
+
+
+def if_protected(
+    protection: Protection, correct: Callable[[], Any], leave: Callable[[], Any]
+) -> Any:
+    """What `correct` gives if any direction is protected, else what `leave` gives.
+
+    Only one of them is computed, also in a compiled program, and seed by seed in
+    :func:`jax.lax.map`. Under :func:`jax.vmap` over protections both are, and one is selected: then
+    an empty protection costs what its padding to the smallest width does.
+    """
+    protected = jnp.any(jnp.stack(list(protection.rank.values())) > 0)
+    if _checks.is_concrete(protected):
+        return correct() if protected else leave()
+    return jax.lax.cond(protected, correct, leave)
 
 
 def bucket(rank: int, dim: int) -> int:

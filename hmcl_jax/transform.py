@@ -14,7 +14,7 @@ import optax
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks
-from hmcl_jax.head import head_paths, leaf_paths, select_heads
+from hmcl_jax.head import head_paths, is_masked, leaf_paths, map_by_path, select_heads
 from hmcl_jax.lyapunov import matmul
 from hmcl_jax.moments import Matrices
 from hmcl_jax.projection import (
@@ -23,9 +23,10 @@ from hmcl_jax.projection import (
     minimal_rotation,
     rotate,
     shared_rotation,
+    unprotected,
     with_time_column,
 )
-from hmcl_jax.protection import Protection, empty_protection, restrict
+from hmcl_jax.protection import Protection, empty_protection, if_protected, restrict
 
 VARIANTS = ("mr", "ca", "rotation")
 NO_PARAMS = "{} needs the current parameters: call update(updates, state, params)."
@@ -147,22 +148,28 @@ def hmcl_project(
                 )
         leaves = leaf_paths(updates)
         delta = {modality: leaves[path] for modality, path in paths.items()}
-        if variant == "mr":
-            corrected = minimal_rotation(delta, protection, hold_time=hold_time)
-        elif variant == "ca":
-            corrected = closest_admissible(delta, protection, hold_time=hold_time)
-        else:
-            if params is None:
-                raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
+        if variant == "rotation" and params is None:
+            raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
+
+        def correct() -> tuple[Matrices, Rotation | None]:
+            if variant == "mr":
+                return minimal_rotation(delta, protection, hold_time=hold_time), None
+            if variant == "ca":
+                return closest_admissible(delta, protection, hold_time=hold_time), None
             since = jax.tree.map(
-                lambda start, now: start if _is_masked(start) else now - start,
+                lambda start, now: start if is_masked(start) else now - start,
                 state.rotation.anchor,
                 params,
-                is_leaf=_is_masked,
+                is_leaf=is_masked,
             )
-            corrected, turned = _finite_rotation(
-                delta, select_heads(since, heads), state, hold_time
-            )
+            return _finite_rotation(delta, select_heads(since, heads), state, hold_time)
+
+        def leave() -> tuple[Matrices, Rotation | None]:
+            turned = state.rotation.turned if variant == "rotation" else None  # by 0, and it stays
+            return unprotected(delta, protection, hold_time=hold_time), turned
+
+        corrected, turned = if_protected(protection, correct, leave)
+        if variant == "rotation":
             state = state._replace(rotation=state.rotation._replace(turned=turned))
         by_path = {paths[modality]: W for modality, W in corrected.items()}
         return _replace_leaves(updates, by_path), state
@@ -205,33 +212,18 @@ def _still(protection: Protection) -> Rotation:
     return Rotation(jnp.zeros((*scales.shape, scales.shape[-1]), Q.dtype), jnp.zeros_like(Q))
 
 
-def _is_masked(node: Any) -> bool:
-    return isinstance(node, optax.MaskedNode)
-
-
 def _only_heads(params: Any, heads: Mapping[str, str] | None) -> Any:
     """A copy of the parameters in which everything but the heads is masked."""
     if heads is None:
         return jax.tree.map(jnp.copy, params)
     chosen = set(head_paths(params, heads).values())
-    return _map_by_path(
+    return map_by_path(
         lambda path, leaf: jnp.copy(leaf) if path in chosen else optax.MaskedNode(), params
     )
 
 
 def _replace_leaves(tree: Any, by_path: Mapping[str, Any]) -> Any:
-    return _map_by_path(lambda path, leaf: by_path.get(path, leaf), tree)
-
-
-def _map_by_path(function: Any, tree: Any) -> Any:
-    """Maps ``function(path, leaf)`` over a tree; masked nodes stay as they are."""
-
-    def apply(path: Any, leaf: Any) -> Any:
-        if _is_masked(leaf):
-            return leaf
-        return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-
-    return jax.tree_util.tree_map_with_path(apply, tree, is_leaf=_is_masked)
+    return map_by_path(lambda path, leaf: by_path.get(path, leaf), tree)
 
 
 def task_anchor(
@@ -275,14 +267,14 @@ def task_anchor(
             raise ValueError(NO_PARAMS.format("task_anchor"))
 
         def anchored(start: Any, update: Any, now: Any) -> Any:
-            if _is_masked(start) or not jnp.issubdtype(update.dtype, jnp.floating):
+            if is_masked(start) or not jnp.issubdtype(update.dtype, jnp.floating):
                 return update
             dtype = _checks.working_dtype(update, now)
             pull = jnp.asarray(beta, dtype)
             back = start.astype(dtype) - now.astype(dtype)
             return ((1 - pull) * update.astype(dtype) + pull * back).astype(update.dtype)
 
-        return jax.tree.map(anchored, state.anchor, updates, params, is_leaf=_is_masked), state
+        return jax.tree.map(anchored, state.anchor, updates, params, is_leaf=is_masked), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -441,7 +433,7 @@ def _anchor_at(anchor: Any, params: Any) -> Any:
     """A copy of the parameters in the structure of an anchor, checked against it."""
     now = leaf_paths(params)
     was = leaf_paths(anchor)
-    masked = [path for path, leaf in was.items() if _is_masked(leaf)]
+    masked = [path for path, leaf in was.items() if is_masked(leaf)]
     for path in now:
         if path not in was and not any(path.startswith(f"{node}/") for node in masked):
             raise ValueError(
@@ -464,14 +456,14 @@ def _anchor_at(anchor: Any, params: Any) -> Any:
         _checks.finite(f"params leaf {path!r}", value)
         return jnp.copy(value)
 
-    return _map_by_path(start, anchor)
+    return map_by_path(start, anchor)
 
 
 def _beta_behind(opt_state: Any, behind: list[Any], start: Any, like: jax.Array) -> jax.Array:
     """Beta of the task_anchor behind that anchors the same heads, 0 if there is none."""
 
     def anchored(tree: Any) -> set[str]:
-        return {path for path, leaf in leaf_paths(tree).items() if not _is_masked(leaf)}
+        return {path for path, leaf in leaf_paths(tree).items() if not is_masked(leaf)}
 
     found = [
         (path, node.beta)

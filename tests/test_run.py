@@ -290,7 +290,7 @@ def test_progress_is_plain_lines_without_a_terminal(capsys):
 def command(store: Path, out: Path, *more: str) -> list[str]:
     return [
         *(sys.executable, str(ROOT / "experiments" / "run_stream.py"), "--stream", str(store)),
-        *("--seeds", "0,1", "--out", str(out), "--set", "train.batch=32"),
+        *("--seeds", "0,1", "--out", str(out), "--set", "train.batch=32", "--no-cache"),
         *("--set", "train.classification={epochs=3, learning_rate=0.02}", *more),
     ]
 

@@ -393,3 +393,57 @@ def test_the_anchor_computes_in_float32_and_leaves_integers_alone():
     assert updates["W"].dtype == jnp.bfloat16
     assert float(updates["W"][0]) == float(jnp.asarray(exact, jnp.bfloat16))
     assert int(updates["step"]) == 1
+
+
+@pytest.mark.parametrize("hold_time", [True, False])
+@pytest.mark.parametrize("variant", ["mr", "ca", "rotation"])
+def test_an_empty_protection_leaves_the_plain_update(rng, variant, hold_time):
+    problem = random_problem(rng, 5, [2, 3], dtype=np.float32)
+    params = {m: jnp.array(W) for m, W in problem.heads.items()}
+    tx = optax.chain(hmcl_jax.hmcl_project(variant, hold_time=hold_time), hmcl_jax.task_anchor(0.2))
+    empty = hmcl_jax.begin_task(tx.init(params), params, None)
+    full = hmcl_jax.begin_task(empty, params, protected(problem))
+    plain = {m: np.array(x) for m, x in problem.delta.items()}
+    for x in plain.values():
+        x[:, 0] *= not hold_time
+    anchor = hmcl_jax.task_anchor(0.2)
+    expected, _ = anchor.update(plain, anchor.init(params), params)
+    both = jax.tree.map(lambda *x: jnp.stack(x), empty, full)
+    many = {m: jnp.stack([x, x]) for m, x in problem.delta.items()}
+    ways = {
+        "eager": tx.update(problem.delta, empty, params),
+        "jit": jax.jit(tx.update)(problem.delta, empty, params),
+        "map": jax.lax.map(lambda x: tx.update(*x, params), (many, both)),
+        "vmap": jax.vmap(lambda *x: tx.update(*x, params))(many, both),
+    }
+    corrected, turned = tx.update(problem.delta, full, params)
+    for way, (updates, state) in ways.items():
+        batched = way in ("map", "vmap")
+        for m, u in updates.items():
+            np.testing.assert_array_equal(u[0] if batched else u, expected[m])
+            if batched:
+                np.testing.assert_allclose(u[1], corrected[m], rtol=1e-5, atol=1e-6)
+        now, later = state[0].rotation, turned[0].rotation
+        if variant == "rotation":
+            rotation = jax.tree.map(lambda x, b=batched: x[0] if b else x, now.turned)
+            assert all(not np.any(x) for x in rotation)
+            if batched:
+                np.testing.assert_allclose(
+                    now.turned.inside[1], later.turned.inside, rtol=1e-4, atol=1e-6
+                )
+
+
+@pytest.mark.parametrize("variant", ["mr", "ca", "rotation"])
+def test_an_empty_protection_costs_no_products(rng, variant):
+    problem = random_problem(rng, 5, [2, 3], dtype=np.float32)
+    tx = hmcl_jax.hmcl_project(variant)
+
+    def branches(state):
+        jaxpr = jax.make_jaxpr(tx.update)(problem.delta, state, problem.heads)
+        assert not any(e.primitive.name == "dot_general" for e in jaxpr.eqns)
+        (cond,) = (e for e in jaxpr.eqns if e.primitive.name == "cond")
+        return [str(branch).count("dot_general") for branch in cond.params["branches"]]
+
+    leave, correct = branches(tx.init(problem.heads))
+    assert leave == 0
+    assert correct > 0

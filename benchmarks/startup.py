@@ -1,0 +1,72 @@
+"""How long does a stream compile, at its first start and at the next?
+
+    python benchmarks/startup.py
+    python benchmarks/startup.py --short
+
+Runs experiments/run_stream.py in fresh processes, first with an empty folder of kept programs, then
+with what the first has left there. Seconds of compiling, loading of kept programs included, are
+what JAX reports in the process; wall time is that of the whole command, training included.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from timing import claim, print_json, print_table
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+
+
+def start(options: list[str], folder: Path, number: int) -> dict[str, float]:
+    """One start; what it says of itself."""
+    out = folder / f"run{number}"
+    command = [sys.executable, str(ROOT / "experiments" / "run_stream.py"), *options]
+    environment = {name: value for name, value in os.environ.items() if name not in OURS}
+    environment |= {"XDG_CACHE_HOME": str(folder / "caches")}
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL, stderr=sys.stderr
+    )
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        sys.exit(f"startup: {' '.join(command)} failed.")
+    about = json.loads((out / "results.json").read_text("utf8"))["about"]
+    names = ("compile_seconds", "programs", "programs_kept")
+    return {**{name: about[name] for name in names}, "wall_seconds": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--starts", type=int, default=3, help="how many in all")
+    parser.add_argument("--short", action="store_true", help="one method, one seed, one epoch")
+    arguments = parser.parse_args()
+    options = ["--config", str(ROOT / "experiments" / "configs" / "pocket.toml")]
+    if arguments.short:
+        options += ["--methods", "hmcl_ca", "--seeds", "42"]
+        options += ["--set", "train.classification.epochs=1", "--set", "train.retrieval.epochs=1"]
+        arguments.starts = 2
+    with tempfile.TemporaryDirectory() as folder:
+        found = [start(options, Path(folder), number) for number in range(arguments.starts)]
+        kept = list((Path(folder) / "caches").rglob("*-cache"))
+        size = sum(path.stat().st_size for path in kept) / 2**20
+    print_table(
+        ["start", "compiling (s)", "programs", "of them kept", "wall (s)"],
+        [
+            [number + 1, s["compile_seconds"], s["programs"], s["programs_kept"], s["wall_seconds"]]
+            for number, s in enumerate(found)
+        ],
+    )
+    print(f"{len(kept)} programs are kept, {size:.1f} MiB.")
+    first, second = found[0]["compile_seconds"], found[1]["compile_seconds"]
+    claims = [claim("compiling, first / second start", first / second, least=3)]
+    print_json("startup", starts=found, kept_mib=size, claims=claims)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What the benchmarks share: sides that take turns, medians, paired ratios, table and JSON line."""
+
+import json
+import os
+import platform
+import re
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hmcl_jax.report.results import versions
+
+Sides = Mapping[str, Callable[[], Any]]
+
+
+def interleave(sides: Sides, repeats: int, warmup: int = 1) -> dict[str, np.ndarray]:
+    """Seconds of each side in each round.
+
+    A round calls every side once and waits for what it returns. The order turns by one place from
+    round to round and every other round runs backwards, so that no side always follows the same.
+
+    Args:
+      sides: functions by name.
+      repeats: rounds that are counted.
+      warmup: rounds before them, for compilation and caches.
+
+    Returns:
+      ``{name: (repeats,)}``.
+    """
+    names = list(sides)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(-warmup, repeats):
+        turn = number % len(names)
+        order = names[turn:] + names[:turn]
+        for name in order[:: -1 if number % 2 else 1]:
+            start = time.perf_counter()
+            jax.block_until_ready(sides[name]())
+            if number >= 0:
+                times[name].append(time.perf_counter() - start)
+    return {name: np.array(values) for name, values in times.items()}
+
+
+def fast(function: Callable[[], Any], least: float = 0.02) -> Callable[[], Any]:
+    """`function` as often in one call as takes `least` seconds; see :func:`per_call`."""
+    jax.block_until_ready(function())
+    start = time.perf_counter()
+    jax.block_until_ready(function())
+    calls = max(1, round(least / (time.perf_counter() - start)))
+
+    def many() -> None:
+        for _ in range(calls):
+            jax.block_until_ready(function())
+
+    many.calls = calls  # type: ignore[attr-defined]
+    return many
+
+
+def per_call(sides: Sides, repeats: int) -> dict[str, np.ndarray]:
+    """As :func:`interleave`, for sides that are too short for the clock: seconds of one call."""
+    many = {name: fast(function) for name, function in sides.items()}
+    times = interleave(many, repeats)
+    return {name: values / many[name].calls for name, values in times.items()}  # type: ignore[attr-defined]
+
+
+def median(values: np.ndarray) -> float:
+    return float(np.median(values))
+
+
+def ratio(times: Mapping[str, np.ndarray], side: str, base: str) -> dict[str, float]:
+    """Median over rounds of `side` / `base`, with a 95 % interval by bootstrap over rounds."""
+    paired = times[side] / times[base]
+    rng = np.random.default_rng(0)
+    drawn = np.median(rng.choice(paired, (4000, len(paired))), axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return {"ratio": median(paired), "low": float(low), "high": float(high)}
+
+
+def shown(found: Mapping[str, float], digits: int = 3) -> str:
+    """A ratio with its interval, for a table."""
+    return f"{found['ratio']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
+
+
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """p of the fit y ~ x^p."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def claim(text: str, value: float, *, most: float = np.inf, least: float = -np.inf) -> dict:
+    """A bound that should hold, printed with what was found."""
+    holds = bool(least <= value <= most)
+    bound = f"at most {most:g}" if np.isfinite(most) else f"at least {least:g}"
+    print(f"{text}: {value:.5g}, should be {bound}: {'holds' if holds else 'DOES NOT HOLD'}")
+    return {"claim": text, "value": value, "bound": bound, "holds": holds}
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A Markdown table; numbers with three significant digits."""
+
+    def cell(value: Any) -> str:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    cells = [list(header), *([cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = [
+        "| " + " | ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (w + 1) + ":" for w in widths) + "|")
+    print("\n" + "\n".join(lines) + "\n", flush=True)
+
+
+def peak_mib() -> float:
+    """Peak of this process's resident memory so far, mapped pages of files included."""
+    status = Path("/proc/self/status")
+    if status.exists():  # a new process starts at 0 there, not so in getrusage
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    cores = getattr(os, "process_cpu_count", os.cpu_count)()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    device = jax.devices()[0]
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cores": cores,
+        "backend": jax.default_backend(),
+        "device": device.device_kind,
+    }
+
+
+def print_json(benchmark: str, **numbers: Any) -> None:
+    """Everything on one line, with versions and machine; the last line of a benchmark."""
+    found = {"benchmark": benchmark, "versions": versions(), "machine": machine(), **numbers}
+    print(json.dumps(found, default=float))
