@@ -303,6 +303,9 @@ def _orbax() -> Iterator[Any]:
 
     context = ocp.Context()
     context.asynchronous.create_directories_asynchronously = False
+    if jax.process_count() > 1:  # only this one is here, so none is waited for
+        context.multiprocessing.active_processes = {jax.process_index()}
+        context.multiprocessing.primary_host = jax.process_index()
     logs = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [log.level for log in logs]
     try:
