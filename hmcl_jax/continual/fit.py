@@ -127,7 +127,7 @@ class Fitter:
             return layout.whole(fitted)
         count = len(data.pairs)
         epochs = self.config.schedule(info.kind).epochs
-        padded = jax.device_put(layout.copy(pad_pairs(data, info.kind)))
+        padded = layout.copy(pad_pairs(data, info.kind))
         rows = minibatch_rows(count, self.config.batch)
         work = len(seeds) * count * data.specific.shape[1] ** 2 * 6.0
         most = epochs if work * epochs < LONG else max(1, int(epochs * LONG / (work * epochs)))

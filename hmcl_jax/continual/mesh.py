@@ -119,7 +119,7 @@ class Layout:
 
     def copy(self, tree: Any) -> Any:
         """Arrays without one, whole on every device."""
-        return self._put(tree, PartitionSpec())
+        return jax.device_put(tree) if self._mesh is None else self._put(tree, PartitionSpec())
 
     def deal(self, fed: Any, rows: int) -> Any:
         """Minibatches of a chunk, ``(seeds, minibatches * rows, ...)``, each where it is taken."""
