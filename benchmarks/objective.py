@@ -206,7 +206,9 @@ def main() -> None:
         problem = make_problem(classes, arguments.batch, arguments.dim, 8)
         found = measure(problem, arguments.repeats, arguments.compiled)
         share = found["products"] / found["ours"]
-        times = {side: found[side] / found["ours"] for side in ("eager", "compiled") if side in found}
+        times = {
+            side: found[side] / found["ours"] for side in ("eager", "compiled") if side in found
+        }
         cells = [f"{times[side]:.1f} x" if side in times else "-" for side in ("eager", "compiled")]
         rows.append([name, 1e3 * found["ours"], 1e3 * found["products"], f"{share:.2f}", *cells])
         numbers[name] = {**found, "share of products": share, **times}

@@ -5,12 +5,16 @@
     python experiments/run_stream.py --stream STORE --methods vanilla,hmcl_ca --seeds 42,123 \
         --set train.batch=256 --set methods.hmcl_ca.variance=0.75 --out runs/mine
 
+    python experiments/run_stream.py --mesh 2x4 --out runs/pocket          # eight devices
+
 Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
-table.tex. A run that was stopped goes on with --resume.
+table.tex. A run that was stopped goes on with --resume. With --distributed, all processes of a job
+are started with the same command, and process 0 writes.
 """
 
 import argparse
 import dataclasses
+import json
 import sys
 import time
 from pathlib import Path
@@ -22,6 +26,7 @@ from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
+from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import check_results, markdown_table, write_results
@@ -47,6 +52,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed-axis", choices=("auto", "vmap", "map", "loop"))
     parser.add_argument("--device-memory", type=float, metavar="MIB")
+    parser.add_argument(
+        "--mesh", metavar="SEEDxDATA", help="devices that share seeds, and minibatches; 2x4"
+    )
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join other processes, which the cluster names, or the next three options",
+    )
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    parser.add_argument("--processes", type=int, metavar="N", help="how many there are")
+    parser.add_argument("--process-id", type=int, metavar="I", help="which one this is, from 0")
     parser.add_argument("--out", help="folder for checkpoints and results")
     parser.add_argument(
         "--list-methods", action="store_true", help="print the methods and their settings"
@@ -56,6 +72,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(arguments)
     if not found.out and not found.list_methods:
         parser.error("--out is needed: a folder for checkpoints and results")
+    for option in ("coordinator", "processes", "process_id"):
+        if getattr(found, option) is not None and not found.distributed:
+            parser.error(f"--{option.replace('_', '-')} is for --distributed")
     return found
 
 
@@ -83,6 +102,8 @@ def read(arguments: argparse.Namespace) -> Experiment:
         overrides.append(f"train.seed_axis='{arguments.seed_axis}'")
     if arguments.device_memory is not None:
         overrides.append(f"train.device_memory={arguments.device_memory}")
+    if arguments.mesh is not None:
+        overrides.append(f"train.mesh={json.dumps(arguments.mesh)}")
     seeds = arguments.seeds
     if seeds is not None:
         try:
@@ -115,13 +136,19 @@ def main() -> None:
         return
     keep_programs(not arguments.no_cache)
     compiling = CompileTime()
-    console = Console()
     start = time.perf_counter()
-    try:
+
+    def prepare() -> tuple[Experiment, Store, str | list[str]]:
         experiment = read(arguments)
         store = open_stream(experiment.stream)
-        order = read_order(experiment.order, list(store.orders))
-        check_results(arguments.out, experiment.methods, arguments.resume)
+        return experiment, store, read_order(experiment.order, list(store.orders))
+
+    try:
+        if arguments.distributed:
+            start_processes(arguments.coordinator, arguments.processes, arguments.process_id)
+        console = Console(quiet=not is_first())
+        experiment, store, order = in_all(prepare)
+        in_first(lambda: check_results(arguments.out, experiment.methods, arguments.resume))
         with ProgressView(experiment.methods, console) as view:
             results = run_stream(
                 store,
@@ -140,12 +167,14 @@ def main() -> None:
             "wall_seconds": time.perf_counter() - start,
             **compiling.described(),
         }
-        written = write_results(arguments.out, results, about)
+        written = in_first(lambda: write_results(arguments.out, results, about))
     except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
         sys.exit(f"run_stream: {error}")
     except KeyboardInterrupt:
         print("\nrun_stream: stopped; go on with --resume.", file=sys.stderr)
         sys.exit(130)
+    if written is None:
+        return
     print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
     print(
         f"{time.perf_counter() - start:.0f} s, {compiling.seconds:.0f} s of them for "

@@ -8,7 +8,8 @@ A run directory belongs to one run, of one method with all its seeds:
 
 A step comes to be by one rename, so a crash at any moment loses at most the current task. It holds
 the SHA-256 of every array and of its record, and :meth:`Run.restore` gives back exactly what was
-saved, or fails. Nothing is unpickled. One process writes; arrays spread over several are refused.
+saved, or fails. Nothing is unpickled. One process writes, even if several share the run; arrays
+spread over several are refused.
 """
 
 import contextlib
@@ -171,7 +172,8 @@ class Run:
         arrays["finished"] = np.asarray(finished, np.int32)
         try:
             with _orbax() as ocp:
-                ocp.save(self.steps / str(finished), arrays, custom_metadata=note)
+                save = ocp.save if jax.process_count() == 1 else _save_alone
+                save(self.steps / str(finished), arrays, custom_metadata=note)
         except Exception as error:
             self._clean()
             raise RunError(
@@ -303,6 +305,9 @@ def _orbax() -> Iterator[Any]:
 
     context = ocp.Context()
     context.asynchronous.create_directories_asynchronously = False
+    if jax.process_count() > 1:  # the others do not read, so none is waited for
+        context.multiprocessing.active_processes = {jax.process_index()}
+        context.multiprocessing.primary_host = jax.process_index()
     logs = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [log.level for log in logs]
     try:
@@ -313,6 +318,18 @@ def _orbax() -> Iterator[Any]:
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)
+
+
+def _save_alone(step: Path, arrays: dict[str, np.ndarray], custom_metadata: Any) -> None:
+    """Saves in one process of several, where `ocp.save` waits for the others whatever is asked."""
+    import orbax.checkpoint as ocp  # type: ignore[import-untyped, unused-ignore]
+
+    here = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
+    with ocp.Checkpointer(handler, multiprocessing_options=options) as checkpointer:
+        tree = ocp.args.PyTreeSave(arrays)
+        checkpointer.save(step, args=tree, custom_metadata=custom_metadata)
 
 
 @contextlib.contextmanager

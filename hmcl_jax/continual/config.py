@@ -1,6 +1,7 @@
 """Settings of a run: frozen dataclasses, read from TOML; unknown keys are refused."""
 
 import dataclasses
+import re
 import tomllib
 import types
 import typing
@@ -49,6 +50,17 @@ def one_of(name: str, value: str, options: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} must be one of {', '.join(options)}, got {name} = {value!r}.")
 
 
+def mesh_shape(text: str) -> tuple[int, int]:
+    """Devices along the seeds and along the minibatches, from ``"2x4"``."""
+    if not isinstance(text, str) or not re.fullmatch("[1-9][0-9]{0,5}x[1-9][0-9]{0,5}", text):
+        raise ConfigError(
+            "mesh must be written SEEDxDATA, like 2x4 for eight devices that share seeds among "
+            f"two groups and minibatches among the four of each, got mesh = {text!r}."
+        )
+    seed, data = text.split("x")
+    return int(seed), int(data)
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """How long and how fast tasks of one kind are learned.
@@ -84,6 +96,8 @@ class TrainConfig:
         program), ``"loop"`` (one program per seed) or ``"auto"``, which measurements chose.
       device_memory: MiB that a task's features may take on the device; larger tasks stay on the
         host and are fed in chunks.
+      mesh: devices that share the work, ``"2x4"`` for two groups that share the seeds, of four each
+        that share the minibatches of a step; see :mod:`hmcl_jax.continual.mesh`.
     """
 
     classification: Schedule = Schedule(10, 5e-4)
@@ -96,6 +110,7 @@ class TrainConfig:
     reset_optimizer: bool = True
     seed_axis: str = "auto"
     device_memory: float = 2048.0
+    mesh: str = "1x1"
 
     def __post_init__(self) -> None:
         at_least("batch", self.batch, 2)
@@ -105,6 +120,18 @@ class TrainConfig:
         not_negative("entailment_weight", self.entailment_weight)
         positive("kappa", self.kappa)
         positive("device_memory", self.device_memory)
+        shape = mesh_shape(self.mesh)
+        if shape[1] > 1 and self.step == "minibatch":
+            raise ConfigError(
+                "A step of one minibatch cannot be shared among devices, got mesh = "
+                f"{self.mesh!r} with step = 'minibatch'; use mesh = '{shape[0]}x1', or "
+                "step = 'epoch'."
+            )
+        if shape != (1, 1) and self.seed_axis == "loop":
+            raise ConfigError(
+                "seed_axis = 'loop' runs one program per seed, on one device, got mesh = "
+                f"{self.mesh!r}; use seed_axis = 'map' or 'vmap', or mesh = '1x1'."
+            )
 
     def schedule(self, kind: str) -> Schedule:
         """The schedule of tasks of one kind."""

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hmcl_jax.continual.config import TrainConfig
+from hmcl_jax.continual.config import TrainConfig, mesh_shape
 from hmcl_jax.continual.gradients import (
     Fetch,
     Fetched,
@@ -29,6 +29,7 @@ from hmcl_jax.continual.gradients import (
     step_gradient,
     sum_gradients,
 )
+from hmcl_jax.continual.mesh import Layout
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo
 from hmcl_jax.continual.pairs import (
     Pairs,
@@ -78,6 +79,7 @@ class Fitter:
         self.seed_axis = config.seed_axis
         if self.seed_axis == "auto":
             self.seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
+        self.layout = Layout(mesh_shape(config.mesh))
         self._programs: dict[Any, Any] = {}
 
     def compilations(self) -> int:
@@ -108,36 +110,40 @@ class Fitter:
           beside: further tasks, whose gradients are added in every step.
 
         Returns:
-          What was learned.
+          What was learned, as ordinary arrays.
         """
+        layout = self.layout
+        params, opt_state, own = layout.spread((params, opt_state, state._replace(shared=())))
+        state = own._replace(shared=layout.copy(state.shared))
         info = dataclasses.replace(info, config=self.config)
         data = training_pairs(task)
         size = data.specific.nbytes + data.general.nbytes
         if beside or size > self.config.device_memory * 2**20:
             parts = [
-                _part(task, dataclasses.replace(info, config=self.config), place, len(seeds))
+                _part(task, dataclasses.replace(info, config=self.config), place, seeds, layout)
                 for task, info, place in ((task, info, index), *beside)
             ]
             first_epoch = 1000 * index if beside else 0  # other orders than in other stages
-            return _fit_in_chunks(self, params, opt_state, state, parts, info, seeds, first_epoch)
+            fitted = _fit_in_chunks(self, params, opt_state, state, parts, info, seeds, first_epoch)
+            return layout.whole(fitted)
         count = len(data.pairs)
         epochs = self.config.schedule(info.kind).epochs
-        padded = jax.device_put(pad_pairs(data, info.kind))
+        padded = layout.copy(pad_pairs(data, info.kind))
         rows = minibatch_rows(count, self.config.batch)
         work = len(seeds) * count * data.specific.shape[1] ** 2 * 6.0
         most = epochs if work * epochs < LONG else max(1, int(epochs * LONG / (work * epochs)))
         losses = []
         for first in range(0, epochs, most):
             chosen = range(first, min(first + most, epochs))
-            orders = draw_orders(seeds, index, chosen, count, len(padded.pairs))
-            arguments = (params, opt_state, state._replace(shared=()), orders)
-            rest = (state.shared, padded, np.int32(count))
+            orders = layout.spread(draw_orders(seeds, index, chosen, count, len(padded.pairs)))
+            arguments = (params, opt_state, own, orders)
+            rest = (state.shared, padded, layout.copy(np.int32(count)))
             params, opt_state, loss = self._run(info, rows, arguments, rest)
             losses.append(loss)
             if most < epochs:
                 jax.block_until_ready(loss)
                 self.tell(chosen[-1] + 1, epochs)
-        return Fitted(params, opt_state, jnp.concatenate(losses, axis=1))
+        return layout.whole(Fitted(params, opt_state, jnp.concatenate(losses, axis=1)))
 
     def _run(self, info: TaskInfo, rows: int, arguments: Any, rest: Any) -> Fitted:
         program = self.program("task", info, rows)
@@ -156,8 +162,9 @@ class Fitter:
             info = later
         key = (name, info, rows)
         if key not in self._programs:
-            one = functools.partial(_PROGRAMS[name], self.method, info, rows)
-            self._programs[key] = jax.jit(_over_seeds(one, self.seed_axis))
+            one = functools.partial(_PROGRAMS[name], self.method, info, rows, self.layout.data_axis)
+            run = self.layout.over_seeds(_over_seeds(one, self.seed_axis), dealt=name == "gradient")
+            self._programs[key] = jax.jit(run)
         return self._programs[key]
 
 
@@ -177,6 +184,7 @@ def _fit_one(
     method: Method,
     info: TaskInfo,
     rows: int,
+    data_axis: str | None,
     params: Heads,
     opt_state: Any,
     own: MethodState,
@@ -208,7 +216,7 @@ def _fit_one(
                 *(data.general, fetch, minibatches),
             )
         gradient, loss = step_gradient(
-            method, info, params, state, data.general, fetch, minibatches
+            method, info, params, state, data.general, fetch, minibatches, data_axis
         )
         return apply_gradient(tx, gradient, params, opt_state), loss / minibatches
 
@@ -216,12 +224,19 @@ def _fit_one(
     return Fitted(params, opt_state, losses)
 
 
-def _chunk_fetch(rows: int, fed: Any, offset: jax.Array, count: jax.Array) -> Fetch:
-    """Minibatches of a chunk that the host has gathered in order."""
+def _chunk_fetch(
+    rows: int, fed: Any, offset: jax.Array, count: jax.Array, data_axis: str | None = None
+) -> Fetch:
+    """Minibatches of a chunk that the host has gathered in order, or of this device's share."""
+    apart = 1
+    if data_axis is not None:
+        apart = jax.lax.axis_size(data_axis)
+        fed = tuple(x.reshape(-1, *x.shape[3:]) if x.ndim else x for x in fed)
 
     def fetch(number: jax.Array) -> Fetched:
+        place = number // apart * rows
         general, specific, numbers = (
-            jax.lax.dynamic_slice_in_dim(x, number * rows, rows) if x.ndim else x for x in fed
+            jax.lax.dynamic_slice_in_dim(x, place, rows) if x.ndim else x for x in fed
         )
         at = offset + number * rows + jnp.arange(rows, dtype=jnp.int32)
         return general, specific, numbers, at < count, offset // rows + number
@@ -233,6 +248,7 @@ def _gradient_of_chunk(
     method: Method,
     info: TaskInfo,
     rows: int,
+    data_axis: str | None,
     params: Heads,
     sums: Any,
     own: MethodState,
@@ -243,10 +259,10 @@ def _gradient_of_chunk(
     minibatches: jax.Array,
     count: jax.Array,
 ) -> Any:
-    fetch = _chunk_fetch(rows, fed, offset, count)
+    fetch = _chunk_fetch(rows, fed, offset, count, data_axis)
     state = own._replace(shared=shared)
     one_stage = step_gradient if method.per_minibatch else sum_gradients
-    found = one_stage(method, info, params, state, general, fetch, minibatches)
+    found = one_stage(method, info, params, state, general, fetch, minibatches, data_axis)
     return jax.tree.map(jnp.add, sums, found)
 
 
@@ -254,6 +270,7 @@ def _steps_of_chunk(
     method: Method,
     info: TaskInfo,
     rows: int,
+    data_axis: str | None,
     params: Heads,
     opt_state: Any,
     own: MethodState,
@@ -264,6 +281,7 @@ def _steps_of_chunk(
     minibatches: jax.Array,
     count: jax.Array,
 ) -> Any:
+    del data_axis
     fetch = _chunk_fetch(rows, fed, offset, count)
     state, tx = own._replace(shared=shared), method.transform(info.config, info)
     carry, mean = step_each(method, tx, info, params, opt_state, state, general, fetch, minibatches)
@@ -274,6 +292,7 @@ def _step_of_epoch(
     method: Method,
     info: TaskInfo,
     rows: int,
+    data_axis: str | None,
     params: Heads,
     opt_state: Any,
     own: MethodState,
@@ -281,7 +300,7 @@ def _step_of_epoch(
     shared: Any,
     minibatches: jax.Array,
 ) -> tuple[Heads, Any]:
-    del rows
+    del rows, data_axis
     tx, state = method.transform(info.config, info), own._replace(shared=shared)
     gradient = gradients[0]
     if not method.per_minibatch:
@@ -293,13 +312,14 @@ def _point_of_stage(
     method: Method,
     info: TaskInfo,
     rows: int,
+    data_axis: str | None,
     params: Heads,
     opt_state: Any,
     own: MethodState,
     gradients: tuple[Heads, ...],
     shared: Any,
 ) -> Heads:
-    del info, rows, opt_state
+    del info, rows, data_axis, opt_state
     return method.point(params, gradients, own._replace(shared=shared))
 
 
@@ -324,22 +344,25 @@ class _Part(NamedTuple):
     prototypes: np.ndarray
 
 
-def _part(task: Task, info: TaskInfo, place: int, seeds: int) -> _Part:
+def _part(task: Task, info: TaskInfo, place: int, seeds: Sequence[int], layout: Layout) -> _Part:
     data, config = training_pairs(task), info.config
     count = len(data.pairs)
     rows = minibatch_rows(count, config.batch)
     minibatches = -(-count // rows)
     sides = (data.general, data.specific) if info.kind == "retrieval" else (data.specific,)
-    of_minibatch = seeds * rows * sum(side[:1].nbytes for side in sides)
+    local = len(seeds) // layout.shape[0]
+    of_minibatch = local * rows * sum(side[:1].nbytes for side in sides)
     # Two chunks are on the device at a time: one is worked on, the next is on its way.
     limit = max(1, int(config.device_memory * 2**20 / 2 / of_minibatch))
+    devices = layout.shape[1]
     most = 4
     while most < minibatches:
         most *= 4
+    most = min(-(-most // devices), limit) * devices
     prototypes = np.zeros((), np.float32)
     if info.kind == "classification":
         prototypes = pad_classes(data.general)
-    return _Part(data, info, place, rows, minibatches, min(most, limit), prototypes)
+    return _Part(data, info, place, rows, minibatches, most, prototypes)
 
 
 def _chunks(part: _Part, seeds: Sequence[int], epoch: int) -> Iterator[tuple[Any, ...]]:
@@ -364,15 +387,21 @@ def _fit_in_chunks(
     seeds: Sequence[int],
     first_epoch: int,
 ) -> Fitted:
-    """As :func:`_fit_one`, for features that stay on the host, of one task or several at once."""
-    config, method = fitter.config, fitter.method
+    """As :func:`_fit_one`, for features that stay on the host, of one task or several at once.
+
+    On a mesh there is one all-reduce per gradient and chunk, and every device is sent only the
+    minibatches that it takes.
+    """
+    config, method, layout = fitter.config, fitter.method, fitter.layout
     own = state._replace(shared=())
     minibatches = sum(part.minibatches for part in parts)
     stages = 1 if method.per_minibatch else method.stages(info)
     stages = stages if config.step == "epoch" else 0
     rows = parts[0].rows
-    zero = jax.tree.map(jnp.zeros_like, params)
+    zero = {modality: jnp.zeros(W.shape, W.dtype) for modality, W in params.items()}
     nothing = jnp.zeros(len(seeds), next(iter(params.values())).dtype)
+    zero, nothing = layout.spread((zero, nothing))
+    count = layout.copy(np.int32(minibatches))
     losses = []
     for epoch in range(config.schedule(info.kind).epochs):
 
@@ -380,7 +409,7 @@ def _fit_in_chunks(
             for part in parts:
                 program = fitter.program(name, part.info, part.rows)
                 for fed, rest in _chunks(part, seeds, epoch):
-                    yield program, fed, rest
+                    yield program, layout.deal(fed, part.rows), layout.copy(rest)
 
         total = nothing
         if config.step == "minibatch":
@@ -400,9 +429,7 @@ def _fit_in_chunks(
             gradients = (*gradients, sums[0])
         if gradients:
             step = fitter.program("step", info, rows)
-            params, opt_state = step(
-                params, opt_state, own, gradients, state.shared, np.int32(minibatches)
-            )
+            params, opt_state = step(params, opt_state, own, gradients, state.shared, count)
         losses.append(total / minibatches)
         jax.block_until_ready(losses[-1])
         fitter.tell(epoch + 1, config.schedule(info.kind).epochs)

@@ -2,6 +2,9 @@
 
 The general side of a classification task, its class prototypes, goes through its head once per
 step: the heads are constant in between, and the gradient is pulled back once.
+
+With a `data_axis`, the devices along that axis of a mesh share the minibatches: each sums its own,
+and one all-reduce makes the sum whole.
 """
 
 from collections.abc import Callable
@@ -10,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from hmcl_jax import objective
 from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo
@@ -37,10 +41,11 @@ def step_gradient(
     general: jax.Array,
     fetch: Fetch,
     minibatches: jax.Array,
+    data_axis: str | None = None,
 ) -> tuple[Heads, jax.Array]:
     """What the optimizer steps with: gradients of all stages, combined; and the sum of losses."""
     if not method.per_minibatch:
-        return _combined(method, info, params, state, general, fetch, minibatches)
+        return _combined(method, info, params, state, general, fetch, minibatches, data_axis)
     one = jnp.ones((), jnp.int32)
     zero = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), params[info.specific].dtype))
 
@@ -48,7 +53,7 @@ def step_gradient(
         found = _combined(method, info, params, state, general, lambda _: fetch(number), one)
         return jax.tree.map(jnp.add, carry, found)
 
-    return jax.lax.fori_loop(0, minibatches, add, zero)
+    return _whole(_loop(minibatches, add, zero, data_axis), data_axis)
 
 
 def _combined(
@@ -59,12 +64,15 @@ def _combined(
     general: jax.Array,
     fetch: Fetch,
     minibatches: jax.Array,
+    data_axis: str | None = None,
 ) -> tuple[Heads, jax.Array]:
     gradients: tuple[Heads, ...] = ()
     losses = []
     for _ in range(method.stages(info)):
         at = method.point(params, gradients, state)
-        gradient, loss = sum_gradients(method, info, at, state, general, fetch, minibatches)
+        gradient, loss = sum_gradients(
+            method, info, at, state, general, fetch, minibatches, data_axis
+        )
         gradients = (*gradients, gradient)
         losses.append(loss)
     return method.combine(gradients, params, state, minibatches, info), losses[0]
@@ -78,6 +86,7 @@ def sum_gradients(
     general: jax.Array,
     fetch: Fetch,
     minibatches: jax.Array,
+    data_axis: str | None = None,
 ) -> tuple[Heads, jax.Array]:
     """Sum over minibatches of the gradients and losses at `params`."""
     hoisted, pull_back = _hoist(info, params, general)
@@ -91,8 +100,27 @@ def sum_gradients(
         )
         return jax.tree.map(jnp.add, carry, (*gradients, loss))
 
-    total, of_hoisted, loss = jax.lax.fori_loop(0, minibatches, add, carry)
-    return jax.tree.map(jnp.add, total, pull_back(of_hoisted)), loss
+    total, of_hoisted, loss = _loop(minibatches, add, carry, data_axis)
+    return _whole((jax.tree.map(jnp.add, total, pull_back(of_hoisted)), loss), data_axis)
+
+
+def _loop(
+    minibatches: jax.Array, add: Callable[[jax.Array, Any], Any], zero: Any, data_axis: str | None
+) -> Any:
+    """Sum over all minibatches, or over this device's: k, k + D, k + 2 D, ... on device k of D."""
+    if data_axis is None:
+        return jax.lax.fori_loop(0, minibatches, add, zero)
+    first, apart = jax.lax.axis_index(data_axis), jax.lax.axis_size(data_axis)
+    own = (minibatches - first + apart - 1) // apart
+    return jax.lax.fori_loop(0, own, lambda i, carry: add(first + i * apart, carry), zero)
+
+
+def _whole(sums: Any, data_axis: str | None) -> Any:
+    """The sums of all devices, as one vector, because every array is an all-reduce of its own."""
+    if data_axis is None:
+        return sums
+    flat, unravel = ravel_pytree(sums)
+    return unravel(jax.lax.psum(flat, data_axis))
 
 
 def _hoist(

@@ -17,13 +17,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hmcl_jax.continual.checkpoint import Run, check_neighbours, open_run
+from hmcl_jax.continual.checkpoint import Run
 from hmcl_jax.continual.config import ConfigError, TrainConfig, from_mapping
 from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.fit import Fitter
+from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
 from hmcl_jax.continual.methods import make_method
 from hmcl_jax.continual.pairs import training_pairs
+from hmcl_jax.continual.processes import (
+    SharedRun,
+    check_same,
+    from_first,
+    is_first,
+    open_shared_run,
+)
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import is_complete
 from hmcl_jax.head import identity_head
@@ -138,15 +146,17 @@ def run_stream(
     records = check_methods(methods, settings or {})
     tasks = check_order(store, order)
     store.validate()
+    for method in records:
+        check_mesh(own_config(config, method), len(seeds))
+    identities = {method.name: _identity(store, method, seeds, config, tasks) for method in records}
+    check_same([identities, dataclasses.asdict(config), out is None, resume])
     evaluator = Evaluator(store.K)
     results = {}
     with contextlib.ExitStack() as stack:
-        runs: dict[str, Run] = {}
-        for method in records if out is not None else ():  # all, before anything is trained
-            identity = _identity(store, method, seeds, config, tasks)
-            check_neighbours(Path(str(out)), identity)
-            opened = open_run(Path(str(out)) / method.name, identity, resume=resume)
-            runs[method.name] = stack.enter_context(opened)
+        runs: dict[str, Run | SharedRun] = {}
+        for name in identities if out is not None else ():  # all, before anything is trained
+            opened = open_shared_run(Path(str(out)), identities[name], resume=resume)
+            runs[name] = stack.enter_context(opened)
         for method in records:
             learner = Learner(store, tasks, method, seeds, config, evaluator, listener)
             results[method.name] = learner.learn(runs.get(method.name))
@@ -210,7 +220,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What must agree for a run to go on. How seeds are laid out and fed does not matter."""
     shared = dataclasses.asdict(config)
-    for layout in ("seed_axis", "device_memory"):
+    for layout in ("seed_axis", "device_memory", "mesh"):
         del shared[layout]
     return {
         "checkpoint_schema": CHECKPOINT_SCHEMA,
@@ -221,6 +231,11 @@ def _identity(
         "seeds": list(seeds),
         "order": [task.name for task in tasks],
     }
+
+
+def own_config(config: TrainConfig, method: Method) -> TrainConfig:
+    """The shared settings, with those that are others for a method."""
+    return from_mapping(config, method.train, f"methods.{method.name}.train")
 
 
 class Learner:
@@ -244,8 +259,8 @@ class Learner:
         self.knobs = {name: jnp.asarray(x, float) for name, x in (knobs or {}).items()}
         self.store, self.tasks, self.method = store, tasks, method
         self.seeds, self.evaluator = seeds, evaluator
-        self.config = from_mapping(config, method.train, f"methods.{method.name}.train")
-        self.tell = listener or (lambda event: None)
+        self.config = own_config(config, method)
+        self.tell = listener if listener and is_first() else lambda event: None
         self.fitter = Fitter(method, self.config, self._epoch)
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
@@ -258,7 +273,7 @@ class Learner:
         self.opt_state: Any = None
         self.state: MethodState | None = None
 
-    def learn(self, run: Run | None) -> StreamResult:
+    def learn(self, run: Run | SharedRun | None) -> StreamResult:
         """All tasks that are not finished yet."""
         count = len(self.tasks)
         self.tell(Event("method", self.method.name, count=count))
@@ -323,6 +338,8 @@ class Learner:
         task, info = self.tasks[index], self._info(index)
         opt_state = self._optimizer(index)
         opt_state = self.method.begin_task(opt_state, self.state, self.params, info)
+        # Hosts may round differently.
+        self.params, self.state, opt_state = from_first((self.params, self.state, opt_state))
         beside = [(self.tasks[i], self._info(i), i) for i in self._parts(index)[1:]]
         fitted = self.fitter(
             self.params, opt_state, self.state, task, info, self.seeds, index, beside
@@ -406,7 +423,7 @@ class Learner:
             "logs": self.logs,
         }
 
-    def _resume(self, run: Run) -> int:
+    def _resume(self, run: Run | SharedRun) -> int:
         """Puts the newest checkpoint in place; returns the number of finished tasks."""
         finished = run.latest() or 0
         for index in range(finished):  # heads appear in the order in which they did

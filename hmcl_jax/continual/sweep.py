@@ -13,6 +13,7 @@ import numpy as np
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig
 from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.methods import METHODS, make_method
 from hmcl_jax.continual.run import (
     SEEDS,
@@ -21,6 +22,7 @@ from hmcl_jax.continual.run import (
     StreamResult,
     check_order,
     check_seeds,
+    own_config,
 )
 from hmcl_jax.data.store import Store
 
@@ -80,6 +82,8 @@ def run_sweep(
         described = method.described()
         fixed = [(k, v) for k, v in described.items() if k not in METHODS[base].knobs]
         groups.setdefault(repr(fixed), []).append(place)
+    for places in groups.values():
+        check_mesh(own_config(config, methods[places[0]]), len(seeds) * len(places))
     results: dict[int, StreamResult] = {}
     for places in groups.values():
         rows = [place for place in places for _ in seeds]

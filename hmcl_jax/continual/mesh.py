@@ -1,0 +1,156 @@
+"""Devices that share the training of a task: a mesh with the axes 'seed' and 'data'.
+
+Groups of devices along 'seed' have seeds of their own and never speak to each other. The devices of
+a group, along 'data', share the minibatches of a step: device k of D takes the minibatches k,
+k + D, k + 2 D, ... and one all-reduce per gradient of the objective makes their sum whole (per
+optimizer step, unless a method takes several gradients for one; seeds that a device maps over
+have theirs one after the other). Heads, optimizer state and features are whole on every device of
+a group, and each steps its own copy.
+
+Only the training of a task is on the mesh. Between tasks every process holds whole, ordinary
+arrays, so that what methods do at a task's ends, evaluation and checkpoints know nothing of it,
+and a run may go on with another mesh.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from hmcl_jax.continual.config import ConfigError, TrainConfig, mesh_shape
+
+SEED, DATA = "seed", "data"
+
+
+def check_mesh(config: TrainConfig, seeds: int) -> None:
+    """Refuses a mesh for which there are too few devices, or that cannot share the seeds.
+
+    Args:
+      config: whose `mesh` is meant.
+      seeds: length of the seed axis.
+
+    Raises:
+      ConfigError: with the value and what to do.
+    """
+    along_seeds, along_data = mesh_shape(config.mesh)
+    needed, devices, processes = along_seeds * along_data, jax.device_count(), jax.process_count()
+    if needed > devices:
+        more = ""
+        if jax.default_backend() == "cpu":
+            each = -(-needed // processes)
+            more = (
+                f", or have virtual ones with XLA_FLAGS=--xla_force_host_platform_device_count="
+                f"{each}{' in every process' if processes > 1 else ''}"
+            )
+        raise ConfigError(
+            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; "
+            f"use a smaller mesh{more}."
+        )
+    if processes > 1 and needed < devices:
+        raise ConfigError(
+            f"mesh = {config.mesh!r} has {needed} devices, but {processes} processes must share "
+            f"all {devices} that they have; use mesh = '1x{devices}' or another product that is "
+            f"{devices}."
+        )
+    if seeds % along_seeds:
+        raise ConfigError(
+            f"mesh = {config.mesh!r} shares the seeds among {along_seeds} groups of devices, but "
+            f"{seeds} seeds cannot be shared evenly; use a number of seeds that {along_seeds} "
+            f"divides, or mesh = '1x{needed}'."
+        )
+
+
+class Layout:
+    """Where the training of a task happens: on one device as it is, or on a mesh.
+
+    Args:
+      shape: devices along 'seed' and along 'data'.
+
+    Attributes:
+      shape: as given.
+      data_axis: name of the axis along which minibatches are shared, None if they are not.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = shape
+        self.data_axis = DATA if shape[1] > 1 else None
+        self._mesh = None
+        if shape != (1, 1):
+            # Not Explicit axes, on which vmap and QR fail.
+            self._mesh = jax.make_mesh(
+                shape,
+                (SEED, DATA),
+                axis_types=(AxisType.Auto, AxisType.Auto),
+                devices=jax.devices()[: shape[0] * shape[1]],
+            )
+
+    def over_seeds(self, run: Callable[..., Any], dealt: bool = False) -> Callable[..., Any]:
+        """A function of four arguments with a seed axis, and of others without, on the mesh.
+
+        Args:
+          run: the function.
+          dealt: whether the fourth argument comes from :meth:`deal`.
+
+        Returns:
+          A function of the same arguments.
+        """
+        if self._mesh is None:
+            return run
+        mesh = self._mesh
+
+        def spread(*arguments: Any) -> Any:
+            of_seeds, of_all = (PartitionSpec(SEED),), (PartitionSpec(),)
+            fed = jax.tree.map(self._dealt, arguments[3]) if dealt else of_seeds[0]
+            specs = (*of_seeds * 3, fed, *of_all * (len(arguments) - 4))
+            # Unchecked, because with checks `jax.grad` itself all-reduces, at every minibatch.
+            return jax.shard_map(
+                run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(SEED), check_vma=False
+            )(*arguments)
+
+        return spread
+
+    def spread(self, tree: Any) -> Any:
+        """Arrays with a seed axis, the same in all processes, on the devices."""
+        return self._put(tree, PartitionSpec(SEED))
+
+    def copy(self, tree: Any) -> Any:
+        """Arrays without one, whole on every device."""
+        return jax.device_put(tree) if self._mesh is None else self._put(tree, PartitionSpec())
+
+    def deal(self, fed: Any, rows: int) -> Any:
+        """Minibatches of a chunk, ``(seeds, minibatches * rows, ...)``, each where it is taken."""
+        if self.data_axis is None:
+            return self.spread(fed)
+
+        def by_device(x: np.ndarray) -> np.ndarray:
+            if x.ndim == 1:
+                return x
+            return x.reshape(len(x), -1, self.shape[1], rows, *x.shape[2:])
+
+        fed = jax.tree.map(by_device, fed)
+        return jax.tree.map(lambda x: self._put(x, self._dealt(x)), fed)
+
+    def _dealt(self, x: Any) -> PartitionSpec:
+        shared = self.data_axis is not None and x.ndim > 1
+        return PartitionSpec(SEED, None, DATA) if shared else PartitionSpec(SEED)
+
+    def _put(self, tree: Any, spec: PartitionSpec) -> Any:
+        if self._mesh is None:
+            return tree
+        sharding = NamedSharding(self._mesh, spec)
+
+        def put(leaf: Any) -> jax.Array:
+            array = np.asarray(leaf)
+            return jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])
+
+        return jax.tree.map(put, tree)
+
+    def whole(self, tree: Any) -> Any:
+        """What is spread over the devices as ordinary arrays, in every process."""
+        if self._mesh is None:
+            return tree
+        return jax.tree.map(jnp.asarray, multihost_utils.process_allgather(tree, tiled=True))
