@@ -1,0 +1,233 @@
+"""Methods that keep old pairs: the memory, GEM, A-GEM and DER++, against plain versions."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import quadprog
+import scipy.optimize
+from task_ends import CONFIG, TAU, K, flat, heads, info, one, task_end
+
+from hmcl_jax import apply_head, objective
+from hmcl_jax.continual import make_method
+from hmcl_jax.continual.method import MethodState
+from hmcl_jax.continual.methods import gem
+from hmcl_jax.continual.methods.memory import (
+    empty_memory,
+    memory_losses,
+    memory_points,
+    remember,
+    task_weights,
+)
+
+# The memory
+
+
+def test_the_memory_holds_as_many_pairs_of_every_task(rng):
+    params = heads(rng)
+    memory = empty_memory(64, params)
+    for place in range(5):
+        memory = remember(memory, task_end(rng, place, count=64), params)
+        for row in np.asarray(memory.task):
+            assert np.bincount(row[row >= 0]).tolist() == [64 // (place + 1)] * (place + 1)
+    small = empty_memory(5, params)
+    for place in range(5):
+        small = remember(small, task_end(rng, place), params)
+    with pytest.raises(ValueError, match="memory must be at least the number of tasks, 6, got 5"):
+        remember(small, task_end(rng, 5), params)
+
+
+def test_the_memory_keeps_pairs_together_and_depends_on_the_seed_alone(rng):
+    params = heads(rng)
+    end = task_end(rng, 0)
+    memory = jax.device_get(remember(empty_memory(16, params), end, params))
+    for row in range(2):
+        for slot in range(16):
+            (sample,) = np.flatnonzero((end.specific == memory.specific[row, slot]).all(axis=1))
+            label = end.pairs[sample, 1]
+            np.testing.assert_array_equal(end.general[label], memory.general[row, slot])
+    assert not np.array_equal(memory.specific[0], memory.specific[1])
+    alone = end._replace(seeds=(8,))
+    single = remember(empty_memory(16, heads(rng, 1)), alone, one_seed(params, 1))
+    np.testing.assert_array_equal(single.specific[0], memory.specific[1])
+
+
+def one_seed(params, seed):
+    return {m: W[seed : seed + 1] for m, W in params.items()}
+
+
+def filled(rng, tasks=3, slots=24, dtype=jnp.float32):
+    """Heads of two seeds, a memory of tasks of two modalities, and its losses by task."""
+    params = heads(rng, modalities=("audio", "image", "text"))
+    memory = empty_memory(slots, params)
+    for place in range(tasks):
+        specific = ("image", "audio")[place % 2]
+        memory = remember(memory, task_end(rng, place, specific=specific), params)
+    return params, memory
+
+
+def plain_loss(params, memory, task):
+    """Loss of the stored pairs of one task, by the objective itself."""
+    rows = np.flatnonzero(np.asarray(memory.task) == task)
+    specific = ("image", "audio")[task % 2]
+    return objective.pair_loss(
+        apply_head(params["text"], memory.general[rows], K),
+        apply_head(params[specific], memory.specific[rows], K),
+        tau=TAU,
+        K=K,
+        kappa=CONFIG.kappa,
+        entailment_weight=CONFIG.entailment_weight,
+    )
+
+
+def test_memory_losses_are_the_objective_of_each_task(rng):
+    params, memory = filled(rng)
+    params, memory = one(params), one(memory)
+    losses = memory_losses(*memory_points(memory, params, K), memory, info())
+    weights = task_weights(memory)
+    for task in range(3):
+        mean = jnp.sum(jnp.where(memory.task == task, losses * weights, 0))
+        assert mean == pytest.approx(float(plain_loss(params, memory, task)), rel=1e-4)
+
+
+# GEM
+
+
+def problem(rng, rows, columns=40):
+    """Memory gradients of norms over six orders of magnitude, some equal, zero or feasible."""
+    M = rng.normal(size=(rows, columns)) * 10 ** rng.uniform(-3, 3, size=(rows, 1))
+    g = rng.normal(size=columns)
+    kind = rng.integers(0, 5)
+    if kind == 1 and rows > 1:
+        M[1] = M[0]
+    elif kind == 2:
+        M[rng.integers(0, rows)] = 0
+    elif kind == 3:
+        g = M.T @ np.abs(rng.normal(size=rows))
+    elif kind == 4:
+        g = -M.T @ np.abs(rng.normal(size=rows)) + 0.1 * g
+    return M, g
+
+
+def dual_by_nnls(M, g, margin, eps):
+    P = M @ M.T + eps * np.eye(len(M))
+    c = M @ g + P @ np.full(len(M), margin)
+    L = np.linalg.cholesky((P + P.T) / 2)
+    u, _ = scipy.optimize.nnls(L.T, -np.linalg.solve(L, c), maxiter=10_000)
+    return margin + u
+
+
+def dual_by_quadprog(M, g, margin, eps):
+    """In units in which rows have norm 1: quadprog loses digits when norms differ by 1e6."""
+    P = M @ M.T + eps * np.eye(len(M))
+    unit = 1 / np.sqrt(np.diag(P))
+    scaled = P * unit[:, None] * unit[None, :]
+    w = quadprog.solve_qp((scaled + scaled.T) / 2, -(M @ g) * unit, np.eye(len(M)), margin / unit)
+    return w[0] * unit
+
+
+def test_gems_dual_is_that_of_two_other_solvers(dtype):
+    rng = np.random.default_rng(0)
+    solve = jax.jit(lambda G, q, present: gem.solve_dual(G, q, 0.5, 1e-3, present))
+    tolerance = 1e-6 if dtype == jnp.float32 else 1e-9
+    for number in range(500):
+        rows = 1 + number % 15
+        M, g = (x.astype(dtype).astype(np.float64) for x in problem(rng, rows))
+        gram, products = np.zeros((15, 15), dtype), np.zeros(15, dtype)
+        gram[:rows, :rows], products[:rows] = M @ M.T, M @ g
+        v = np.asarray(solve(gram, products, np.arange(15) < rows), np.float64)
+        assert (v[rows:] == 0).all()
+        v = v[:rows]
+        assert (v >= 0.5 * (1 - 1e-6)).all()
+        for oracle in (dual_by_nnls, dual_by_quadprog):
+            expected = oracle(M, g, 0.5, 1e-3)
+            size = np.linalg.norm(g) + np.linalg.norm(M.T * expected)
+            assert np.linalg.norm(M.T @ (v - expected)) <= tolerance * size
+
+
+def test_gem_adds_the_dual_combination_of_the_memory_gradients(x64, rng):
+    params, memory = filled(rng)
+    memory = jax.tree.map(lambda x: x.astype(float) if x.dtype == jnp.float32 else x, memory)
+    params = one(jax.tree.map(lambda x: x.astype(float), params), 1)
+    own = {"memory": one(memory, 1)}
+    M = np.stack(
+        [
+            flat(jax.grad(functools.partial(plain_loss, memory=own["memory"], task=task))(params))
+            for task in range(3)
+        ]
+    )
+    method = make_method("gem")
+    for sign in (-1, 1):
+        noise = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
+        towards = dict(zip(sorted(params), np.split(M.sum(0), 3), strict=True))
+        g = {m: 0.01 * x + sign * towards[m].reshape(x.shape) for m, x in noise.items()}
+        found = flat(combine_with(method, g, params, own, 7))
+        if sign > 0:
+            np.testing.assert_array_equal(found, flat(g))  # nothing is violated
+            continue
+        v = dual_by_nnls(7 * M, flat(g), 0.5, 1e-3)
+        np.testing.assert_allclose(found, flat(g) + 7 * M.T @ v, rtol=1e-9, atol=1e-9)
+
+
+def combine_with(method, g, params, own, minibatches):
+    state = MethodState((), own)
+    about = info()
+    return jax.jit(lambda g: method.combine((g,), params, state, jnp.asarray(minibatches), about))(
+        g
+    )
+
+
+def test_agem_takes_the_part_against_the_memory_away(x64, rng):
+    params, memory = filled(rng)
+    memory = jax.tree.map(lambda x: x.astype(float) if x.dtype == jnp.float32 else x, memory)
+    params, own = one(jax.tree.map(lambda x: x.astype(float), params)), {"memory": one(memory)}
+
+    def total(params):
+        return sum(plain_loss(params, own["memory"], task) for task in range(3))
+
+    m = jax.grad(total)(params)
+    method = make_method("agem")
+    noise = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
+    against = jax.tree.map(lambda n, m: n - 9 * m, noise, m)
+    found = flat(combine_with(method, against, params, own, 1))
+    assert abs(found @ flat(m)) < 1e-9 * np.linalg.norm(found) * np.linalg.norm(flat(m))
+    expected = flat(against) - (flat(against) @ flat(m)) / (flat(m) @ flat(m)) * flat(m)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    along = jax.tree.map(lambda n, m: 0.01 * n + 9 * m, noise, m)
+    np.testing.assert_array_equal(flat(combine_with(method, along, params, own, 1)), flat(along))
+
+
+# DER++
+
+
+def test_derpp_adds_the_gradient_of_its_two_terms(x64, rng):
+    params, memory = filled(rng)
+    params, memory = (jax.tree.map(lambda x: _wide(x[0]), tree) for tree in (params, memory))
+    now = jax.tree.map(lambda W: W + 0.2 * rng.normal(size=W.shape), params)
+    g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
+    method = make_method("derpp", {"alpha": 0.7, "beta": 0.3, "memory": 24})
+    found = method.combine((g,), now, MethodState((), {"memory": memory}), jnp.asarray(5), info())
+
+    def naive(W):
+        total, pairs = 0.0, 0
+        for task in range(3):
+            rows = np.flatnonzero(np.asarray(memory.task) == task)
+            specific = ("image", "audio")[task % 2]
+            sides = (("text", memory.general, memory.general_points),)
+            sides += ((specific, memory.specific, memory.specific_points),)
+            for modality, features, then in sides:
+                here = apply_head(W[modality], features[rows], K)
+                total = total + 0.7 * jnp.sum((here - then[rows]) ** 2)
+            total = total + 0.3 * len(rows) * plain_loss(W, memory, task)
+            pairs += len(rows)
+        return 5 * total / pairs
+
+    added = jax.grad(naive)(now)
+    expected = jax.tree.map(jnp.add, g, added)
+    np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-6, atol=1e-9)
+
+
+def _wide(x):
+    return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
