@@ -1,0 +1,97 @@
+"""The picture of stability and plasticity: what it is drawn from, and the command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmcl_jax.data.store import write_store
+from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.report.figures import Curve, draw_frontier
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "experiments"))
+
+import frontier  # noqa: E402
+
+
+def test_a_picture_is_drawn(tmp_path, rng):
+    curves = [
+        Curve("a: knob", "a", (0.1, 10.0), rng.normal(size=(2, 3)), rng.normal(size=(2, 3))),
+        Curve("b", "b", (), rng.normal(size=(1, 1)), rng.normal(size=(1, 1)), replay=True),
+    ]
+    for ending in ("png", "svg"):
+        draw_frontier(curves, tmp_path / f"picture.{ending}")
+        assert (tmp_path / f"picture.{ending}").stat().st_size > 5000
+    text = (tmp_path / "picture.svg").read_text()
+    draw_frontier(curves, tmp_path / "again.svg")
+    assert "a: knob" in text or "<path" in text
+    assert "date" not in text.split("<defs>")[0].lower()
+
+
+def test_points_that_are_beaten_are_named():
+    def curve(method, forgetting, immediate):
+        return {
+            "method": method,
+            "values": list(range(len(forgetting))),
+            "forgetting": [[x] for x in forgetting],
+            "immediate": [[x] for x in immediate],
+        }
+
+    found = {
+        "dns: k": curve("dns", [5.0, 1.0], [30.0, 31.0]),
+        "ewc: k": curve("ewc", [3.0], [30.5]),
+        "gem: k": curve("gem", [0.0], [40.0]),
+    }
+    lines = frontier.table(found).split("\n")[2:]
+    assert [line.split("|")[-2].strip() for line in lines] == [
+        "ewc: k 0",
+        "-",
+        "dns: k 1",
+        "(replay)",
+    ]
+
+
+def test_the_command_goes_on_and_refuses(tmp_path):
+    store = synthetic_stream(tasks=2, classes=4, dimension=8, train=40, test=20)
+    about = {"name": "small", "backbone": "synthetic", "K": store.K, "tau": store.tau}
+    write_store(tmp_path / "store", store.tasks, **about)
+    command = [
+        *(sys.executable, str(ROOT / "experiments" / "frontier.py"), "--no-cache"),
+        *("--stream", str(tmp_path / "store"), "--seeds", "0,1", "--out", str(tmp_path / "out")),
+        *("--set", "train.batch=32", "--set", "train.classification.epochs=2"),
+    ]
+
+    def run(*more):
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+
+    first = run("--methods", "vanilla")
+    assert first.returncode == 0, first.stderr
+    again = run("--methods", "vanilla")
+    assert "exists already; choose another --out, or go on with --resume" in again.stderr
+    both = run("--methods", "vanilla,dns", "--resume")
+    assert both.returncode == 0, both.stderr
+    assert "vanilla: 1 points" not in both.stdout  # it was there
+    held = json.loads((tmp_path / "out" / "frontier.json").read_text())
+    assert held["about"]["seeds"] == [0, 1]
+    curve = held["curves"]["dns: lambda_min"]
+    assert np.shape(curve["forgetting"]) == (len(curve["values"]), 2)
+    assert curve["programs"] == 1  # for all values and seeds
+    assert (tmp_path / "out" / "frontier.png").stat().st_size > 5000
+    other = run("--methods", "vanilla", "--resume", "--set", "train.batch=16")
+    assert "is of another experiment; choose another --out" in other.stderr
+    unknown = run("--methods", "none")
+    assert "--methods must be among vanilla" in unknown.stderr
+
+
+@pytest.mark.parametrize("sweep", frontier.SWEEPS, ids=lambda sweep: f"{sweep[0]}-{sweep[1]}")
+def test_sweeps_are_of_knobs(sweep):
+    from hmcl_jax.continual import METHODS
+
+    name, setting, values = sweep
+    assert setting is None or setting in METHODS[name].knobs
+    assert bool(values) == bool(setting)
+    assert set(METHODS) == {entry[0] for entry in frontier.SWEEPS}
