@@ -51,7 +51,13 @@ def one_of(name: str, value: str, options: tuple[str, ...]) -> None:
 
 
 def mesh_shape(text: str) -> tuple[int, int]:
-    """Devices along the seeds and along the minibatches, from ``"2x4"``."""
+    """Devices along the seeds and along the minibatches.
+
+    Example:
+      >>> from hmcl_jax.continual.config import mesh_shape
+      >>> mesh_shape("2x4")
+      (2, 4)
+    """
     if not isinstance(text, str) or not re.fullmatch("[1-9][0-9]{0,5}x[1-9][0-9]{0,5}", text):
         raise ConfigError(
             "mesh must be written SEEDxDATA, like 2x4 for eight devices that share seeds among "

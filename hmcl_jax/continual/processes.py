@@ -70,7 +70,13 @@ def is_first() -> bool:
 
 
 def in_all(action: Callable[[], Result]) -> Result:
-    """Does something in every process; if it fails in one, it fails in all."""
+    """Does something in every process; if it fails in one, it fails in all.
+
+    Example:
+      >>> from hmcl_jax.continual.processes import in_all
+      >>> in_all(lambda: 2 + 2)
+      4
+    """
     result, failure = None, None
     try:
         result = action()
