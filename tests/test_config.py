@@ -1,13 +1,25 @@
 """Settings: every mistake is named before anything runs."""
 
 import dataclasses
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hmcl_jax.continual import METHODS, ConfigError, TrainConfig, make_method
+from hmcl_jax.continual import (
+    METHODS,
+    ConfigError,
+    Schedule,
+    TrainConfig,
+    make_method,
+    run_stream,
+)
 from hmcl_jax.continual.config import from_mapping, merge, parse_override
 from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.continual.run import SEEDS
+from hmcl_jax.data.synthetic import synthetic_stream
+
+CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
 
 
 def test_a_file_sets_everything(tmp_path):
@@ -137,3 +149,35 @@ def test_every_method_has_settings_that_can_be_kept(name):
     assert method.name == name
     assert dataclasses.is_dataclass(method.settings)
     hash(method.settings)
+
+
+def test_a_method_may_have_its_own_training():
+    method = make_method("slow", {"method": "vanilla", "train": {"weight_decay": 0.1}})
+    assert method.described() == {"train": {"weight_decay": 0.1}}
+    with pytest.raises(ConfigError, match=r"methods\.slow\.train\.decay is not a setting"):
+        make_method("slow", {"method": "vanilla", "train": {"decay": 0.1}})
+    with pytest.raises(ConfigError, match=r"methods\.slow\.train must be a table, got 3"):
+        make_method("slow", {"method": "vanilla", "train": 3})
+
+
+def test_a_methods_own_training_is_used():
+    store = synthetic_stream(tasks=1, classes=4, dimension=8, train=40, test=20)
+    config = TrainConfig(batch=32, classification=Schedule(2, 0.02))
+    decaying = {"decaying": {"method": "vanilla", "train": {"weight_decay": 0.3}}}
+    own = run_stream(store, ["vanilla", "decaying"], [0], config, settings=decaying)
+    shared = run_stream(store, ["vanilla"], [0], dataclasses.replace(config, weight_decay=0.3))
+    expected = shared["vanilla"].heads["image"]
+    np.testing.assert_array_equal(own["decaying"].heads["image"], expected)
+    assert np.abs(own["vanilla"].heads["image"] - expected).max() > 1e-3
+    assert own["decaying"].settings == {"train": {"weight_decay": 0.3}}
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_configs_are_read(path):
+    experiment = read_experiment(path)
+    assert experiment.stream == "pocket"
+    if path.stem == "ablation_decay":
+        decays = {t["train"]["weight_decay"] for t in experiment.settings.values()}
+        assert decays == {0.0, 1e-4, 1e-3, 1e-2}
+    if path.stem == "baselines":
+        assert set(experiment.methods) == set(METHODS)

@@ -164,6 +164,28 @@ def test_a_leading_seed_axis_gives_the_protection_of_each_seed(dtype, rng):
         }
 
 
+def test_every_seed_may_have_its_own_share(x64, rng):
+    problem = random_problem(rng, 9, [5, 4])
+    seeds = {m: np.stack([W, 2 * W, W]) for m, W in problem.heads.items()}
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    shares = (0.3, 0.8, 1.0)
+    together = hmcl_jax.protect(moments, seeds, variance=jnp.array(shares))
+    for k, share in enumerate(shares):
+        one = {m: W[k] for m, W in seeds.items()}
+        alone = hmcl_jax.protect(moments, one, variance=share)
+        assert {m: int(r[k]) for m, r in together.rank.items()} == {
+            m: int(r) for m, r in alone.rank.items()
+        }
+        mine = jax.tree.map(lambda x, k=k: x[k], together)
+        for name, U in hmcl_jax.basis_image(alone).items():
+            np.testing.assert_allclose(hmcl_jax.basis_image(mine)[name], U, atol=1e-10)
+    assert any(len(set(ranks.tolist())) > 1 for ranks in together.rank.values())
+    with pytest.raises(ValueError, match=r"variance must be one number, or one per seed .*\(2,\)"):
+        hmcl_jax.protect(moments, seeds, variance=jnp.array([0.1, 0.2]))
+    with pytest.raises(ValueError, match=r"variance must be in \(0, 1\]"):
+        hmcl_jax.protect(moments, seeds, variance=jnp.array([0.1, 0.2, 1.3]))
+
+
 def test_moments_may_have_the_seed_axis_too(x64, rng):
     problems = [random_problem(np.random.default_rng(seed), 6, [2, 3]) for seed in range(3)]
     moments = [hmcl_jax.update_moments(hmcl_jax.init_moments(p.heads), p.lifted) for p in problems]
