@@ -190,7 +190,7 @@ def cache(tmp_path_factory):
     [
         "check_meshes()",
         "check_method('gem')",
-        "check_method('cflat')",
+        pytest.param("check_method('cflat')", marks=pytest.mark.slow),
         "check_method('vanilla', '2x1', step='minibatch')",
         "check_one_all_reduce()",
     ],

@@ -18,7 +18,7 @@ POINTS = {
     "derpp": [{"alpha": 0.0}, {"alpha": 90.0, "beta": 3.0}],
     "nullspace": [{"variance": 0.6, "min_rank": 1}, {"variance": 0.999, "min_rank": 1}],
 }
-SLOW = ("hmcl_mr", "hmcl_ca", "derpp", "cflat")
+ALWAYS = ("hmcl_rotation", "ewc")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_every_method_with_knobs_is_swept_here():
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m in SLOW)) for m in POINTS]
+    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in ALWAYS)) for m in POINTS]
 )
 def test_points_are_single_runs(stream, method):
     points = POINTS[method]
@@ -51,6 +51,7 @@ def test_points_are_single_runs(stream, method):
     assert np.abs(heads[0] - heads[1]).max() > 1e-4  # the knobs do something
 
 
+@pytest.mark.slow
 def test_points_that_differ_elsewhere_run_one_after_the_other(stream):
     points = [{"placement": "post"}, {"beta": 0.2}, {"placement": "post", "variance": 0.99}]
     events = []
