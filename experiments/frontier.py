@@ -137,6 +137,7 @@ def sweep_all(arguments: argparse.Namespace) -> None:
         }
         write(out, about, found)
         print(f"{label}: {len(points)} points, {found[label]['seconds']:.0f} s", flush=True)
+    write(out, about, found)
     print(table(found))
     print(f"wrote {out}/frontier.json, .md, .png and .svg")
 

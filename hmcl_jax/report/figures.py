@@ -10,7 +10,7 @@ import numpy as np
 # Colour-blind safe, after Okabe and Ito; then greys.
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
-    *("#000000", "#777777", "#B0A000", "#884EA0"),
+    *("#000000", "#777777", "#B0A000", "#884EA0", "#8B4513", "#C00000"),
 )
 
 
