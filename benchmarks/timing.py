@@ -18,7 +18,9 @@ from hmcl_jax.report.results import versions
 Sides = Mapping[str, Callable[[], Any]]
 
 
-def interleave(sides: Sides, repeats: int, warmup: int = 1) -> dict[str, np.ndarray]:
+def interleave(
+    sides: Sides, repeats: int, warmup: int = 1, pause: float = 0.0
+) -> dict[str, np.ndarray]:
     """Seconds of each side in each round.
 
     A round calls every side once and waits for what it returns. The order turns by one place from
@@ -28,6 +30,8 @@ def interleave(sides: Sides, repeats: int, warmup: int = 1) -> dict[str, np.ndar
       sides: functions by name.
       repeats: rounds that are counted.
       warmup: rounds before them, for compilation and caches.
+      pause: seconds before a side starts. Idle threads of another library spin for a while
+        before they sleep, and would take this side's cores.
 
     Returns:
       ``{name: (repeats,)}``.
@@ -38,6 +42,7 @@ def interleave(sides: Sides, repeats: int, warmup: int = 1) -> dict[str, np.ndar
         turn = number % len(names)
         order = names[turn:] + names[:turn]
         for name in order[:: -1 if number % 2 else 1]:
+            time.sleep(pause)
             start = time.perf_counter()
             jax.block_until_ready(sides[name]())
             if number >= 0:
