@@ -86,7 +86,7 @@ def main() -> None:
         claim(f"5 seeds at once ({chosen}) / one after the other, {r['kind']}", value, most=1)
         for r in rows
         if r["seeds"] == 5
-        for value in [r["x_runs"][chosen]["ratio"]]
+        for value in [r["x_runs"][chosen]["undisturbed"]]
     ]
     print_json("seeds", method=arguments.method, rows=rows, claims=claims)
 
