@@ -3,9 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from hmcl_jax.evaluation.portrait import Portrait
 
 # Colour-blind safe, after Okabe and Ito; then greys.
 COLOURS = (
@@ -96,6 +99,46 @@ def draw_frontier(curves: Sequence[Curve], path: str | Path) -> None:
     axes.set_title("Stability and plasticity: up and left is better", fontsize=11)
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path, dpi=150, metadata=_undated(path))
+    plt.close(figure)
+
+
+def draw_gap(portraits: Sequence["Portrait"], path: str | Path) -> None:
+    """Draws where the modalities of every task lie: radii, and the plane that parts them.
+
+    Args:
+      portraits: of the sides of all tasks.
+      path: of the picture; its ending says the format.
+    """
+    plt = _pyplot()
+    tasks = list(dict.fromkeys(portrait.task for portrait in portraits))
+    modalities = list(dict.fromkeys(portrait.modality for portrait in portraits))
+    colour = {m: COLOURS[i % len(COLOURS)] for i, m in enumerate(modalities)}
+    across = min(4, len(tasks))
+    down = -(-len(tasks) // across)
+    size = (2.6 + 1.9 * across, max(2.6, 1.7 * down) + 0.5)
+    figure = plt.figure(figsize=size, constrained_layout=True)
+    grid = figure.add_gridspec(down, across + 1, width_ratios=[1.4] + [1] * across)
+    radii = figure.add_subplot(grid[:, 0])
+    for number, task in enumerate(tasks):
+        plane = figure.add_subplot(grid[number // across, 1 + number % across])
+        plane.set_title(task, fontsize=7)
+        plane.tick_params(labelsize=5)
+        for portrait in portraits:
+            if portrait.task == task:
+                look = {"color": colour[portrait.modality]}
+                plane.scatter(*portrait.plane.T, s=3, alpha=0.6, linewidths=0, **look)
+                low, middle, high = np.quantile(portrait.radii, [0, 0.5, 1])
+                place = -number - 0.15 * modalities.index(portrait.modality)
+                radii.plot([low, high], [place, place], linewidth=1.5, **look)
+                radii.plot([middle], [place], marker="o", markersize=4, **look)
+    for modality, shade in colour.items():
+        radii.plot([], [], color=shade, marker="o", label=modality)
+    radii.set_yticks(-np.arange(len(tasks)), tasks, fontsize=6)
+    radii.tick_params(axis="x", labelsize=6)
+    radii.set_title("radius: least, median, largest", fontsize=8)
+    radii.legend(fontsize=7, frameon=False)
+    figure.suptitle("Tangent space of every task: along the gap, and across it", fontsize=9)
+    figure.savefig(path, dpi=130, metadata=_undated(path))
     plt.close(figure)
 
 

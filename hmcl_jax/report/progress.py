@@ -1,9 +1,9 @@
-"""Shows a run while it goes: bars and a live table on a terminal, plain lines elsewhere."""
+"""Shows a run or an extraction while it goes: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, Group
@@ -12,6 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hmcl_jax.continual.run import Event
+
+if TYPE_CHECKING:
+    from hmcl_jax.backbones.extract import Step
 
 
 class ProgressView:
@@ -101,6 +104,66 @@ class ProgressView:
                 now, change = _standing(scores, number)
                 table.add_row(name, str(number), f"{now:.1f} %", f"{change:+.1f}")
         return Group(self.bars, table)
+
+
+class ExtractView:
+    """A listener for :func:`hmcl_jax.backbones.extract.extract_store`, and a context manager.
+
+    Args:
+      console: where to; standard output by default.
+      every: seconds between lines where it is not a terminal.
+    """
+
+    def __init__(self, console: Console | None = None, every: float = 10.0) -> None:
+        self.console, self.every = console or Console(file=sys.stdout), every
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            console=self.console,
+        )
+        self.parts: dict[tuple[str, str], Any] = {}
+        self.told, self.finished = 0.0, set[tuple[str, str]]()
+
+    def __enter__(self) -> "ExtractView":
+        if self.console.is_terminal:
+            self.bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self.bars.stop()
+
+    def __call__(self, step: "Step") -> None:
+        part = (step.task, step.part)
+        rate = step.fresh / step.seconds if step.fresh and step.seconds > 0 else 0.0
+        left = "" if not rate else f"{rate:.1f}/s, left {_clock((step.total - step.done) / rate)}"
+        if self.console.is_terminal:
+            if part not in self.parts:
+                title = f"{step.task}: {step.part}"
+                self.parts[part] = self.bars.add_task(title, total=step.total, rate="")
+            self.bars.update(self.parts[part], completed=step.done, rate=left)
+            return
+        now, ended = time.perf_counter(), step.done == step.total
+        if part in self.finished or not (ended or now - self.told >= self.every):
+            return
+        self.told = now
+        if ended:
+            self.finished.add(part)
+            left = f"{rate:.1f}/s" if rate else "kept"
+        line = f"{step.task}: {step.part} {step.done}/{step.total}, {left}"
+        print(line, file=self.console.file, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _standing(scores: np.ndarray, number: int) -> tuple[float, float]:

@@ -1,0 +1,455 @@
+"""From collections of pictures and texts to a feature store, with a frozen backbone.
+
+Everything is made in shards (:mod:`hmcl_jax.backbones.shards`) in ``OUT.partial`` beside the store:
+a run that was stopped goes on with the next shard, and ends with the same bytes, because batches
+never reach across shards. ``OUT.partial/plan.json`` says what the shards were made of; another
+backbone, other data or other options are refused there.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import filelock
+import numpy as np
+from hmcl_jax.backbones.pictures import read_batches
+from hmcl_jax.data.ingest import Collection, FeatureCollection, Split
+
+from hmcl_jax.backbones.shards import Shard, Shards, write_atomically
+from hmcl_jax.data.store import Task, read_store, write_store
+from hmcl_jax.evaluation import symmetric_recall, top1
+
+PLAN = "plan.json"
+BLOCK = 4096  # rows that are scored at once
+
+
+class ExtractError(ValueError):
+    """Features cannot be extracted as asked."""
+
+
+class Encoder(Protocol):
+    """What is needed of a backbone; :class:`hmcl_jax.backbones.Backbone` is one."""
+
+    name: str
+    K: float
+    tau: float
+    image_size: int
+    fingerprint: str
+
+    def encode_images(self, pixels: np.ndarray) -> np.ndarray: ...
+    def encode_texts(self, tokens: np.ndarray) -> np.ndarray: ...
+    def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray: ...
+
+
+Tokenize = Callable[[Sequence[str]], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How features are made.
+
+    Attributes:
+      batch: pictures or texts that go through a tower at once.
+      shard: of how many batches a shard consists; what a crash can cost.
+      dtype: of the features in the store, ``"float16"`` or ``"float32"``.
+      on_error: ``"raise"`` or ``"skip"`` pictures that cannot be read.
+      upright: whether pictures are turned as their EXIF data says; published protocols do not.
+      workers: threads that decode pictures.
+      thumbnails: small pictures of so many test samples per task go into the store.
+    """
+
+    batch: int = 64
+    shard: int = 32
+    dtype: str = "float16"
+    on_error: str = "raise"
+    upright: bool = False
+    workers: int = 2
+    thumbnails: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("shard", 1), ("workers", 1), ("thumbnails", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ExtractError(f"{name} must be a whole number >= {least}, got {value!r}.")
+        for name, known in (("dtype", ("float16", "float32")), ("on_error", ("raise", "skip"))):
+            if getattr(self, name) not in known:
+                raise ExtractError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """How far an extraction is.
+
+    Attributes:
+      task: name.
+      part: such as ``"train pictures"``.
+      done: rows of this part.
+      total: rows of this part.
+      fresh: rows made since this process started on the part.
+      seconds: since then.
+    """
+
+    task: str
+    part: str
+    done: int
+    total: int
+    fresh: int
+    seconds: float
+
+
+Listener = Callable[[Step], None]
+Source = Collection | FeatureCollection
+
+
+def extract_store(
+    out: str | Path,
+    sources: Sequence[Source],
+    encoder: Encoder,
+    tokenize: Tokenize,
+    *,
+    name: str,
+    options: Options | None = None,
+    orders: Mapping[str, Sequence[str]] | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> str:
+    """Makes a feature store; see the module's head.
+
+    Args:
+      out: of the store, a new directory or a new file that ends in ``.zip``.
+      sources: the tasks, in canonical order.
+      encoder: the backbone.
+      tokenize: texts to token ids.
+      name: of the stream.
+      options: how features are made.
+      orders: other orders of the tasks, by name.
+      resume: whether to go on where ``OUT.partial`` ends.
+      listener: is told how far it is.
+
+    Returns:
+      The fingerprint of the store.
+    """
+    options = options or Options()
+    out = Path(out)
+    work = out.with_name(f"{out.name}.partial")
+    plan = _plan(sources, encoder, name, options, orders)
+    if out.exists():
+        return _already(out, work, plan, resume)
+    _enter(work, plan, resume)
+    lock = filelock.FileLock(work / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ExtractError(f"{work} is in use by another process; wait for it.") from None
+    try:
+        maker = _Maker(work, encoder, tokenize, options, listener)
+        tasks = [
+            maker.from_pictures(source)
+            if isinstance(source, Collection)
+            else maker.from_features(source)
+            for source in sources
+        ]
+        fingerprint = write_store(
+            out,
+            tasks,
+            name=name,
+            backbone=encoder.name,
+            K=encoder.K,
+            tau=encoder.tau,
+            orders=orders,
+            provenance={"backbone": encoder.fingerprint, "plan": _digest(plan)},
+        )
+    finally:
+        lock.release()
+    shutil.rmtree(work)
+    return fingerprint
+
+
+def _plan(
+    sources: Sequence[Source],
+    encoder: Encoder,
+    name: str,
+    options: Options,
+    orders: Mapping[str, Sequence[str]] | None,
+) -> dict[str, Any]:
+    if not sources:
+        raise ExtractError("sources must name at least one task, got none.")
+    names = [source.name for source in sources]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ExtractError(f"The task {twice[0]!r} is given twice; give one another name.")
+    for source in sources:
+        known = isinstance(source, FeatureCollection) and "prototypes" in source.arrays
+        if source.kind == "classification" and not source.prompts and not known:
+            raise ExtractError(
+                f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
+            )
+    made_by = dataclasses.asdict(options)
+    del made_by["workers"]  # changes nothing in the result
+    return {
+        "name": name,
+        "backbone": encoder.fingerprint,
+        "options": made_by,
+        "tasks": {source.name: _fingerprint(source) for source in sources},
+        "orders": {key: list(order) for key, order in (orders or {}).items()},
+    }
+
+
+def _digest(plan: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def _fingerprint(source: Source) -> str:
+    """SHA-256 of what a source says of itself, without the contents of its pictures."""
+    found = hashlib.sha256()
+
+    def add(*texts: str) -> None:
+        for text in texts:
+            found.update(f"{len(text)}:{text}".encode("utf8", "surrogateescape"))
+
+    add(source.name, source.kind, *source.classes, "", *source.prompts)
+    if isinstance(source, FeatureCollection):
+        for array, values in sorted(source.arrays.items()):
+            add(array, str(values.dtype), str(values.shape))
+            found.update(np.ascontiguousarray(values).data)
+        return found.hexdigest()
+    add(source.fit)
+    for split in (source.train, source.test):
+        add(*(picture.key for picture in split.pictures), "", *split.captions)
+        for values in (split.labels, split.pairs):
+            found.update(b"-" if values is None else np.ascontiguousarray(values).tobytes())
+    return found.hexdigest()
+
+
+def _already(out: Path, work: Path, plan: Mapping[str, Any], resume: bool) -> str:
+    """The store is there: fine if it is what this call would make and `resume` is on."""
+    if resume:
+        store = read_store(out)
+        if store.provenance.get("plan") == _digest(plan):
+            shutil.rmtree(work, ignore_errors=True)
+            return store.fingerprint
+    raise ExtractError(f"{out} exists already; choose another or remove it.")
+
+
+def _enter(work: Path, plan: Mapping[str, Any], resume: bool) -> None:
+    """Makes the folder of shards, or checks that it holds shards of this plan."""
+    begun = work / PLAN
+    if begun.exists():
+        if not resume:
+            raise ExtractError(f"{work} was begun already; go on with --resume, or remove it.")
+        try:
+            old = json.loads(begun.read_bytes())
+        except ValueError:
+            raise ExtractError(f"{begun} is damaged; remove {work}.") from None
+        other = [key for key in plan if not isinstance(old, dict) or old.get(key) != plan[key]]
+        if other:
+            raise ExtractError(
+                f"{work} was begun with another {' and '.join(other)}; say the same again, "
+                "or remove it."
+            )
+        return
+    if work.exists() and any(work.iterdir()):
+        raise ExtractError(f"{work} is in the way and not ours; remove it.")
+    work.mkdir(parents=True, exist_ok=True)
+    write_atomically(begun, json.dumps(plan, sort_keys=True).encode())
+
+
+class _Maker:
+    """Makes the tasks one after the other."""
+
+    def __init__(
+        self,
+        work: Path,
+        encoder: Encoder,
+        tokenize: Tokenize,
+        options: Options,
+        listener: Listener | None,
+    ) -> None:
+        self.work, self.encoder, self.tokenize, self.options = work, encoder, tokenize, options
+        self.listener = listener
+
+    def from_pictures(self, source: Collection) -> Task:
+        made: dict[str, np.ndarray] = {}
+        notes = dict(source.provenance)
+        if source.kind == "classification":
+            made["prototypes"] = self._prototypes(source)
+        for which, split in (("train", source.train), ("test", source.test)):
+            shown = self._pictures(source, which, split)
+            if shown.bad:
+                notes[f"skipped_{which}"] = _skipped(shown.bad, len(split.pictures))
+            if source.kind == "classification":
+                assert split.labels is not None
+                made[f"{which}_features"] = shown.features
+                made[f"{which}_labels"] = split.labels[shown.rows]
+            else:
+                texts = self._texts(source, which, split)
+                made |= _paired(which, split, shown, texts)
+            if which == "test" and self.options.thumbnails:
+                made |= self._thumbnails(split, shown.rows)
+        task = Task(
+            *(source.name, source.kind, "text", "image", made),
+            classes=source.classes,
+            provenance=notes,
+        )
+        return dataclasses.replace(task, scores={"zero_shot": self._zero_shot(task)})
+
+    def from_features(self, source: FeatureCollection) -> Task:
+        made = dict(source.arrays)
+        if source.kind == "classification" and "prototypes" not in made:
+            made["prototypes"] = self._prototypes(source)
+        dtype = np.dtype(self.options.dtype)
+        made = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in made.items()}
+        task = Task(
+            *(source.name, source.kind, source.general, source.specific, made),
+            classes=source.classes,
+            provenance=dict(source.provenance),
+        )
+        return dataclasses.replace(task, scores={"zero_shot": self._zero_shot(task)})
+
+    def _zero_shot(self, task: Task) -> float:
+        """The score before anything is learned."""
+        classes = task.kind == "classification"
+        sides = ("prototypes", "test_features") if classes else ("test_general", "test_specific")
+        points = [np.asarray(task.arrays[side], np.float32) for side in sides]
+        known = task.arrays["test_labels" if classes else "test_pairs"]
+        score = top1 if classes else symmetric_recall
+        return float(score(*points, known, K=self.encoder.K, block=BLOCK))
+
+    def _shards(self, task: str, part: str, rows: int) -> Shards:
+        size = self.options.batch * self.options.shard
+        return Shards(self.work / task / part.replace(" ", "_"), rows, size)
+
+    def _prototypes(self, source: Source) -> np.ndarray:
+        """One point per class, in one shard: the mean needs all prompts of a class."""
+        shards = Shards(self.work / source.name / "prototypes", len(source.classes), 2**31)
+        done = shards.read(0)
+        if done is None:
+            prompts = [p.replace("{}", name) for name in source.classes for p in source.prompts]
+            classes = np.repeat(np.arange(len(source.classes), dtype=np.int32), len(source.prompts))
+            points = self.encoder.prototypes(self.tokenize(prompts), classes)
+            features = points.astype(self.options.dtype)
+            shards.write(0, Shard(features, np.arange(len(points))))
+            done = Shard(features, np.arange(len(points)))
+        self._tell(source.name, "prototypes", len(done.rows), len(done.rows), 0, 0.0)
+        return np.asarray(done.features)
+
+    def _texts(self, source: Collection, which: str, split: Split) -> np.ndarray:
+        def make(span: range) -> Iterator[tuple[np.ndarray, np.ndarray, list]]:
+            for start in span[:: self.options.batch]:
+                rows = range(start, min(span.stop, start + self.options.batch))
+                tokens = self.tokenize([split.captions[row] for row in rows])
+                yield np.asarray(rows), self.encoder.encode_texts(tokens), []
+
+        return self._make(source.name, f"{which} texts", len(split.captions), make).features
+
+    def _pictures(self, source: Collection, which: str, split: Split) -> Shard:
+        def make(span: range) -> Iterator[tuple[np.ndarray, np.ndarray, list]]:
+            chosen = [split.pictures[row] for row in span]
+            batches = read_batches(
+                chosen,
+                self.encoder.image_size,
+                source.fit,
+                self.options.batch,
+                workers=self.options.workers,
+                on_error=self.options.on_error,
+                upright=self.options.upright,
+            )
+            for rows, pixels, bad in batches:
+                points = self.encoder.encode_images(pixels) if len(rows) else None
+                told = [(span.start + row, chosen[row].key, reason) for row, reason in bad]
+                yield span.start + np.asarray(rows, np.int64), points, told
+
+        found = self._make(source.name, f"{which} pictures", len(split.pictures), make)
+        if not len(found.rows):
+            raise ExtractError(f"{source.name}: no {which} picture can be read.")
+        return found
+
+    def _make(self, task: str, part: str, rows: int, make: Callable[[range], Iterator]) -> Shard:
+        """All shards of a part, those that are finished from disk."""
+        shards = self._shards(task, part, rows)
+        started, fresh = time.perf_counter(), 0
+        for number in range(len(shards)):
+            span = shards.span(number)
+            if shards.read(number) is None:
+                kept, points, bad = [], [], []
+                for some, encoded, wrong in make(span):
+                    bad += wrong
+                    fresh += len(some) + len(wrong)
+                    if len(some):
+                        kept.append(some)
+                        points.append(self._stored(task, part, encoded))
+                    seconds = time.perf_counter() - started
+                    done = span.start + sum(map(len, kept)) + len(bad)
+                    self._tell(task, part, done, rows, fresh, seconds)
+                shards.write(number, _joined(kept, points, bad, self.options.dtype))
+            self._tell(task, part, span.stop, rows, fresh, time.perf_counter() - started)
+        return shards.whole()
+
+    def _stored(self, task: str, part: str, points: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            stored = points.astype(self.options.dtype)
+        if not np.isfinite(stored).all():
+            largest = float(np.abs(points).max())
+            raise ExtractError(
+                f"{task}: {part} are not finite in {self.options.dtype} (largest {largest:g}); "
+                "use float32, and look at the backbone."
+            )
+        return stored
+
+    def _thumbnails(self, split: Split, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Small pictures of some test samples, evenly spread."""
+        from PIL import Image
+
+        count = min(self.options.thumbnails, len(rows))
+        places = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
+        files = []
+        chosen = [split.pictures[rows[place]] for place in places]
+        for _, pixels, _ in read_batches(chosen, 96, "crop", 16, upright=self.options.upright):
+            for picture in pixels:
+                file = io.BytesIO()
+                Image.fromarray(picture).save(file, "JPEG", quality=80)
+                files.append(np.frombuffer(file.getvalue(), np.uint8))
+        return {
+            "thumbnails": np.concatenate(files),
+            "thumbnail_ends": np.cumsum([len(file) for file in files]),
+            "thumbnail_rows": places,
+        }
+
+    def _tell(
+        self, task: str, part: str, done: int, total: int, fresh: int, seconds: float
+    ) -> None:
+        if self.listener is not None:
+            self.listener(Step(task, part, done, total, fresh, seconds))
+
+
+def _joined(kept: list, points: list, bad: list, dtype: str) -> Shard:
+    if not kept:
+        return Shard(np.zeros((0, 1), dtype), np.zeros(0, np.int64), tuple(bad))
+    return Shard(np.concatenate(points), np.concatenate(kept), tuple(bad))
+
+
+def _skipped(bad: Sequence[tuple[int, str, str]], total: int) -> str:
+    """For the store's provenance."""
+    _, key, reason = bad[0]
+    return f"{len(bad)} of {total} pictures, the first {key}: {reason}"
+
+
+def _paired(which: str, split: Split, shown: Shard, texts: np.ndarray) -> dict[str, np.ndarray]:
+    """Arrays of a retrieval split; without pictures that were skipped, and their texts."""
+    assert split.pairs is not None
+    place = np.full(len(split.pictures), -1, np.int64)
+    place[shown.rows] = np.arange(len(shown.rows))
+    pairs = np.stack([place[split.pairs[:, 0]], split.pairs[:, 1]], axis=1)
+    pairs = pairs[pairs[:, 0] >= 0]
+    used, captions = np.unique(pairs[:, 1], return_inverse=True)
+    return {
+        f"{which}_specific": shown.features,
+        f"{which}_general": texts[used],
+        f"{which}_pairs": np.stack([pairs[:, 0], captions], axis=1).astype(np.int32),
+    }
