@@ -1,0 +1,328 @@
+"""From collections to a store: right features, and the same bytes however often it was stopped."""
+
+import dataclasses
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmcl_jax import lorentz
+from hmcl_jax.backbones.extract import ExtractError, Options, extract_store
+from hmcl_jax.backbones.shards import Shard, Shards
+from hmcl_jax.data.ingest import open_collection, read_features
+from hmcl_jax.data.store import read_store
+
+Image = pytest.importorskip("PIL.Image")
+
+DIM, SIZE = 6, 8
+CLASSES = ("cat", "dog", "owl")
+
+
+class Plain:
+    """An encoder that multiplies by fixed matrices."""
+
+    name, K, tau, image_size, fingerprint = "plain/test", 10.0, 0.1, SIZE, "0" * 64
+
+    def __init__(self, scale: float = 1.0) -> None:
+        rng = np.random.default_rng(0)
+        self.scale, self.calls = scale, 0
+        self.of_pixels = rng.normal(size=(SIZE * SIZE * 3, DIM)) / 40
+        self.of_tokens = rng.normal(size=(256, DIM)) / 4
+
+    def encode_images(self, pixels: np.ndarray) -> np.ndarray:
+        self.calls += 1
+        assert pixels.dtype == np.uint8
+        assert pixels.shape[1:] == (SIZE, SIZE, 3)
+        flat = pixels.reshape(len(pixels), -1) / 255
+        return (self.scale * flat @ self.of_pixels).astype(np.float32)
+
+    def encode_texts(self, tokens: np.ndarray) -> np.ndarray:
+        return (self.scale * self.of_tokens[tokens].mean(axis=1)).astype(np.float32)
+
+    def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        points = self.encode_texts(tokens)
+        return np.stack([points[classes == c].mean(axis=0) for c in range(classes.max() + 1)])
+
+
+def tokenize(texts):
+    rows = [list(text.encode())[:12] for text in texts]
+    return np.array([row + [0] * (12 - len(row)) for row in rows], np.int32)
+
+
+def picture(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (SIZE, SIZE, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def pixels_of(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Pictures by class, and pictures with captions."""
+    number = 0
+    for split, count in (("train", 5), ("test", 3)):
+        for name in CLASSES:
+            folder = tmp_path / "animals" / split / name
+            folder.mkdir(parents=True)
+            for place in range(count):
+                (folder / f"{place}.png").write_bytes(picture(number))
+                number += 1
+    pairs = tmp_path / "pairs"
+    (pairs / "pictures").mkdir(parents=True)
+    for split, count in (("train", 7), ("test", 4)):
+        rows = []
+        for place in range(count):
+            name = f"pictures/{split}{place}.png"
+            (pairs / name).write_bytes(picture(number))
+            rows += [{"image": name, "caption": f"{split} {place} {k}"} for k in range(2)]
+            number += 1
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (pairs / f"{split}.jsonl").write_text(text)
+    return tmp_path
+
+
+def sources(data: Path):
+    prompts = ("a {}.", "the {}.")
+    return [
+        open_collection(data / "animals", prompts=prompts),
+        open_collection(data / "pairs"),
+    ]
+
+
+def digests(store: Path) -> dict[str, str]:
+    files = sorted(path for path in store.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+SMALL = Options(batch=2, shard=2, dtype="float32")
+
+
+def extract(data: Path, out: str, options: Options = SMALL, **others):
+    encoder = others.pop("encoder", None) or Plain()
+    return extract_store(
+        data / out, sources(data), encoder, tokenize, name="tiny", options=options, **others
+    )
+
+
+def test_features_are_the_encoders(data):
+    fingerprint = extract(data, "store")
+    store = read_store(data / "store")
+    assert store.fingerprint == fingerprint
+    assert (store.backbone, store.K, store.tau) == ("plain/test", 10.0, 0.1)
+    assert not (data / "store.partial").exists()
+    encoder, animals = Plain(), store["animals"]
+    assert animals.classes == CLASSES
+    for split, count in (("train", 5), ("test", 3)):
+        files = [
+            data / "animals" / split / name / f"{k}.png" for name in CLASSES for k in range(count)
+        ]
+        pixels = np.stack([pixels_of(file.read_bytes()) for file in files])
+        expected = encoder.encode_images(pixels)
+        np.testing.assert_allclose(animals.arrays[f"{split}_features"], expected, rtol=1e-6)
+        labels = np.repeat(np.arange(3), count)
+        np.testing.assert_array_equal(animals.arrays[f"{split}_labels"], labels)
+    for row, name in enumerate(CLASSES):
+        expected = encoder.encode_texts(tokenize([f"a {name}.", f"the {name}."])).mean(axis=0)
+        np.testing.assert_allclose(animals.arrays["prototypes"][row], expected, rtol=1e-5)
+    pairs = store["pairs"].arrays
+    texts = encoder.encode_texts(tokenize([f"test {i} {k}" for i in range(4) for k in range(2)]))
+    for specific, general in pairs["test_pairs"]:
+        assert specific == general // 2
+    np.testing.assert_allclose(pairs["test_general"], texts, rtol=1e-6)
+
+
+def test_zero_shot_is_the_score_of_the_nearest(data):
+    extract(data, "store")
+    animals = read_store(data / "store")["animals"]
+    x, y = (animals.arrays[name] for name in ("test_features", "prototypes"))
+    nearest = np.asarray(lorentz.distance(x[:, None], y[None], 10.0)).argmin(axis=1)
+    expected = (nearest == animals.arrays["test_labels"]).mean()
+    assert animals.scores["zero_shot"] == pytest.approx(expected, abs=1e-6)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", range(0, 22, 3))
+def test_stopped_and_resumed_it_is_the_same_store(data, moment):
+    extract(data, "whole")
+    told = []
+
+    def stop(step):
+        told.append(step)
+        if len(told) > moment:
+            raise Stop
+
+    with pytest.raises(Stop):
+        extract(data, "again", listener=stop)
+    assert not (data / "again").exists()
+    with pytest.raises(ExtractError, match="--resume"):
+        extract(data, "again")
+    extract(data, "again", resume=True)
+    assert digests(data / "again") == digests(data / "whole")
+    assert not (data / "again.partial").exists()
+
+
+def test_finished_shards_are_not_made_again(data):
+    def stop(step):
+        if step.task == "pairs":
+            raise Stop
+
+    with pytest.raises(Stop):
+        extract(data, "store", listener=stop)
+    encoder = Plain()
+    extract(data, "store", resume=True, encoder=encoder)
+    assert encoder.calls == 4 + 2  # 7 + 4 pictures of pairs in batches of 2
+
+
+def test_damaged_shards_are_made_again(data):
+    extract(data, "whole")
+
+    def stop(step):
+        if step.task == "pairs" and step.part == "test pictures":
+            raise Stop
+
+    with pytest.raises(Stop):
+        extract(data, "store", listener=stop)
+    parts = data / "store.partial" / "animals"
+    arrays = sorted(parts.rglob("*.npy"))
+    assert len(arrays) > 3
+    arrays[0].write_bytes(arrays[0].read_bytes()[:-1])
+    arrays[1].unlink()
+    arrays[2].with_suffix(".json").write_text("{")
+    changed = bytearray(arrays[3].read_bytes())
+    changed[-1] ^= 1
+    arrays[3].write_bytes(changed)
+    extract(data, "store", resume=True)
+    assert digests(data / "store") == digests(data / "whole")
+
+
+def test_resuming_with_something_else_is_refused(data):
+    def stop(step):
+        raise Stop
+
+    with pytest.raises(Stop):
+        extract(data, "store", listener=stop)
+    with pytest.raises(ExtractError, match="another options"):
+        extract(data, "store", dataclasses.replace(SMALL, batch=3), resume=True)
+    encoder = Plain()
+    encoder.fingerprint = "1" * 64
+    with pytest.raises(ExtractError, match="another backbone"):
+        extract(data, "store", resume=True, encoder=encoder)
+    (data / "animals" / "train" / "cat" / "9.png").write_bytes(picture(99))
+    with pytest.raises(ExtractError, match="another tasks"):
+        extract(data, "store", resume=True)
+
+
+def test_a_finished_store_is_not_overwritten(data):
+    first = extract(data, "store")
+    with pytest.raises(ExtractError, match="exists already"):
+        extract(data, "store")
+    assert extract(data, "store", resume=True) == first
+    with pytest.raises(ExtractError, match="exists already"):
+        extract(data, "store", dataclasses.replace(SMALL, batch=3), resume=True)
+
+
+def test_what_is_not_ours_is_left_alone(data):
+    (data / "store.partial").mkdir()
+    (data / "store.partial" / "letter.txt").write_text("dear")
+    with pytest.raises(ExtractError, match="in the way"):
+        extract(data, "store", resume=True)
+    assert (data / "store.partial" / "letter.txt").read_text() == "dear"
+
+
+def test_bad_pictures_are_refused_or_skipped_and_counted(data):
+    (data / "animals" / "train" / "dog" / "1.png").write_bytes(b"not a picture")
+    (data / "pairs" / "pictures" / "test1.png").write_bytes(picture(3)[:60])
+    with pytest.raises(ValueError, match=r"dog.1\.png"):
+        extract(data, "refused")
+    extract(data, "store", dataclasses.replace(SMALL, on_error="skip"))
+    store = read_store(data / "store")
+    animals, pairs = store["animals"], store["pairs"]
+    np.testing.assert_array_equal(
+        animals.arrays["train_labels"], [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2]
+    )
+    assert animals.provenance["skipped_train"].startswith("1 of 15 pictures")
+    assert pairs.provenance["skipped_test"].startswith("1 of 4 pictures")
+    np.testing.assert_array_equal(
+        pairs.arrays["test_pairs"], [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
+    )
+    texts = Plain().encode_texts(tokenize([f"test {i} {k}" for i in (0, 2, 3) for k in range(2)]))
+    np.testing.assert_allclose(pairs.arrays["test_general"], texts, rtol=1e-6)
+
+
+def test_features_too_large_for_float16_are_refused(data):
+    with pytest.raises(ExtractError, match="float16"):
+        extract(data, "store", Options(batch=2, shard=2), encoder=Plain(scale=1e7))
+
+
+def test_thumbnails_show_test_samples(data):
+    extract(data, "store", dataclasses.replace(SMALL, thumbnails=4))
+    animals = read_store(data / "store")["animals"]
+    rows = animals.arrays["thumbnail_rows"]
+    assert len(rows) == 4
+    shown = Image.open(io.BytesIO(animals.thumbnail(int(rows[1]))))
+    assert shown.format == "JPEG"
+    assert shown.size == (96, 96)
+
+
+def test_features_of_another_encoder(data, tmp_path):
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    for split in ("train", "test"):
+        np.save(folder / f"{split}_features.npy", rng.normal(size=(6, DIM)).astype(np.float32))
+        np.save(folder / f"{split}_labels.npy", np.arange(6, dtype=np.int32) % 2)
+    (folder / "classes.txt").write_text("bell\nrain\n")
+    (folder / "collection.toml").write_text('specific = "audio"\nspace = "points"\n')
+    source = read_features(folder, prompts=("the sound of {}.",))
+    extract_store(tmp_path / "store", [source], Plain(), tokenize, name="sound", options=SMALL)
+    task = read_store(tmp_path / "store").tasks[0]
+    assert (task.general, task.specific) == ("text", "audio")
+    expected = Plain().encode_texts(tokenize(["the sound of bell.", "the sound of rain."]))
+    np.testing.assert_allclose(task.arrays["prototypes"], expected, rtol=1e-6)
+
+
+def test_no_prompts_are_asked_for_at_once(data):
+    source = open_collection(data / "animals")
+    with pytest.raises(ExtractError, match="animals: no prompts"):
+        extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
+    assert not (data / "store.partial").exists()
+
+
+def test_the_same_task_twice_is_refused(data):
+    with pytest.raises(ExtractError, match="'pairs' is given twice"):
+        twice = [open_collection(data / "pairs")] * 2
+        extract_store(data / "store", twice, Plain(), tokenize, name="x", options=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch", 0), ("shard", 1.5), ("dtype", "int8"), ("on_error", "hope"), ("thumbnails", -1)],
+)
+def test_options_are_checked(name, value):
+    with pytest.raises(ExtractError, match=name):
+        Options(**{name: value})
+
+
+def test_a_folder_of_shards_is_one_array(tmp_path):
+    shards = Shards(tmp_path / "x", 7, 3)
+    assert [list(shards.span(n)) for n in range(len(shards))] == [[0, 1, 2], [3, 4, 5], [6]]
+    for number in range(3):
+        rows = np.asarray(shards.span(number))
+        shards.write(number, Shard(rows[:, None].astype(np.float32), rows))
+    np.testing.assert_array_equal(shards.whole().features[:, 0], np.arange(7))
+    (tmp_path / "x" / "00001.json").unlink()
+    with pytest.raises(ValueError, match="shard 1"):
+        shards.whole()

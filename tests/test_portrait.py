@@ -1,0 +1,114 @@
+"""Radii and modality gaps of a store, and what inspect_store says of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmcl_jax import lorentz
+from hmcl_jax.data.store import Task, read_store, write_store
+from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.evaluation.portrait import centroid, portray
+from hmcl_jax.report.figures import draw_gap
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_centroid_is_nearest_to_all():
+    rng = np.random.default_rng(0)
+    points, K = rng.normal(size=(30, 4)), 2.0
+    middle = centroid(points, K)
+
+    def cost(x):
+        lifted = np.sqrt(K + (points**2).sum(-1)) * np.sqrt(K + x @ x) - points @ x
+        return lifted.sum()  # sum of -<p, x>, half the squared Lorentz distances up to a constant
+
+    for _ in range(200):
+        assert cost(middle) <= cost(middle + 1e-2 * rng.normal(size=4))
+
+
+def test_the_centroid_of_points_mirrored_at_the_origin_is_the_origin():
+    points = np.random.default_rng(1).normal(size=(9, 3))
+    np.testing.assert_allclose(centroid(np.concatenate([points, -points]), 10.0), 0, atol=1e-12)
+
+
+def two_clusters(apart: float) -> Task:
+    """Prototypes at -apart / 2 and samples at apart / 2 along the first axis, unequal spread."""
+    rng = np.random.default_rng(0)
+
+    def cluster(rows, at, spread):
+        points = spread * rng.normal(size=(rows, 5)).astype(np.float32)
+        points[:, 0] += at
+        return points
+
+    arrays = {"prototypes": cluster(4, -apart / 2, 0.01)}
+    for split, rows in (("train", 8), ("test", 12)):
+        arrays[f"{split}_features"] = cluster(rows, apart / 2, 0.1)
+        arrays[f"{split}_labels"] = np.arange(rows, dtype=np.int32) % 4
+    return Task("clusters", "classification", "text", "image", arrays, classes=("a", "b", "c", "d"))
+
+
+def test_the_gap_of_two_clusters_is_their_distance(tmp_path):
+    write_store(tmp_path / "s", [two_clusters(3.0)], name="s", backbone="b", K=4.0, tau=0.1)
+    store = read_store(tmp_path / "s")
+    portraits, (gap,) = portray(store)
+    ends = np.zeros((2, 5), np.float32)
+    ends[:, 0] = -1.5, 1.5
+    expected = float(lorentz.distance(*ends, 4.0))
+    assert gap.centroids == pytest.approx(expected, abs=0.1)
+    assert gap.pairs == pytest.approx(expected, abs=0.2)
+    text, image = portraits
+    assert (text.modality, image.modality) == ("text", "image")
+    assert (text.rows, image.rows) == (4, 12)
+    along = image.plane[:, 0].mean() - text.plane[:, 0].mean()
+    assert along == pytest.approx(2 * float(lorentz.distance_to_origin(ends[1], 4.0)), abs=0.1)
+    expected = np.asarray(lorentz.distance_to_origin(store.tasks[0].arrays["prototypes"], 4.0))
+    np.testing.assert_allclose(text.radii, expected, rtol=1e-5)
+
+
+def test_pairs_at_one_place_have_no_distance(tmp_path):
+    points = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
+    order = np.random.default_rng(1).permutation(20)
+    pairs = np.stack([np.arange(20), np.argsort(order)], axis=1).astype(np.int32)
+    arrays = {}
+    for split in ("train", "test"):
+        arrays |= {f"{split}_specific": points, f"{split}_general": points[order]}
+        arrays[f"{split}_pairs"] = pairs
+    task = Task("same", "retrieval", "text", "image", arrays)
+    write_store(tmp_path / "s", [task], name="s", backbone="b", K=4.0, tau=0.1)
+    _, (gap,) = portray(read_store(tmp_path / "s"))
+    assert gap.pairs == pytest.approx(0, abs=1e-3)
+    assert gap.centroids == pytest.approx(0, abs=1e-3)
+    expected = float(np.asarray(lorentz.pairwise_distance(points, points, 4.0)).mean())
+    assert gap.random == pytest.approx(expected, rel=0.3)
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 6])
+def test_the_figure_is_drawn(tmp_path, tasks):
+    portraits, _ = portray(synthetic_stream(tasks=tasks, retrieval_every=2))
+    draw_gap(portraits, tmp_path / "gap.png")
+    assert (tmp_path / "gap.png").read_bytes().startswith(b"\x89PNG")
+
+
+def inspect(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "experiments" / "inspect_store.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_inspect_store_shows_a_store_and_what_is_wrong(tmp_path):
+    write_store(tmp_path / "good", [two_clusters(2.0)], name="s", backbone="b", K=4.0, tau=0.1)
+    shown = inspect(tmp_path / "good", "--figure", tmp_path / "gap.png")
+    assert shown.returncode == 0, shown.stderr
+    assert "Nothing is wrong" in shown.stdout
+    assert "gap of centroids" in shown.stdout
+    assert (tmp_path / "gap.png").exists()
+    refused = inspect(tmp_path / "good", "--figure", tmp_path / "gap.png")
+    assert refused.returncode == 1
+    assert "exists already" in refused.stderr
+    features = tmp_path / "good" / "clusters" / "test_features.npy"
+    features.write_bytes(features.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # a NaN
+    damaged = inspect(tmp_path / "good")
+    assert damaged.returncode == 1
+    assert "clusters/test_features.npy" in damaged.stderr
