@@ -130,7 +130,7 @@ def main() -> None:
             thumbnails=arguments.thumbnails,
         )
         sources, orders = open_sources(arguments)
-        backbone = load_backbone(arguments.backbone, arguments.compute)
+        backbone = load_backbone(arguments.backbone, arguments.compute, batch=options.batch)
         with ExtractView(Console(file=sys.stdout)) as view:
             extract_store(
                 arguments.out,
@@ -146,7 +146,7 @@ def main() -> None:
         store = read_store(arguments.out, verify=False)
     except (
         *(CheckpointError, ExtractError, IngestError, PictureError, StoreError),
-        *(ImportError, OSError),
+        *(ImportError, FloatingPointError, OSError),
     ) as error:
         sys.exit(f"extract_features: {error}")
     except KeyboardInterrupt:

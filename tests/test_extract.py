@@ -24,7 +24,8 @@ CLASSES = ("cat", "dog", "owl")
 class Plain:
     """An encoder that multiplies by fixed matrices."""
 
-    name, K, tau, image_size, fingerprint = "plain/test", 10.0, 0.1, SIZE, "0" * 64
+    name, K, tau, image_size = "plain/test", 10.0, 0.1, SIZE
+    dtype, fingerprint = "float32", "0" * 64
 
     def __init__(self, scale: float = 1.0) -> None:
         rng = np.random.default_rng(0)

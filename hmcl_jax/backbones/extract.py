@@ -40,6 +40,7 @@ class Encoder(Protocol):
     K: float
     tau: float
     image_size: int
+    dtype: str
     fingerprint: str
 
     def encode_images(self, pixels: np.ndarray) -> np.ndarray: ...
@@ -194,7 +195,7 @@ def _plan(
     del made_by["workers"]  # changes nothing in the result
     return {
         "name": name,
-        "backbone": encoder.fingerprint,
+        "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
         "options": made_by,
         "tasks": {source.name: _fingerprint(source) for source in sources},
         "orders": {key: list(order) for key, order in (orders or {}).items()},

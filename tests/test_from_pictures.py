@@ -1,0 +1,192 @@
+"""From a checkpoint and pictures to a table, by the commands that users type."""
+
+import dataclasses
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import HEADS, SMALL, random_state, write_checkpoint
+
+from hmcl_jax.backbones.backbone import load_backbone
+from hmcl_jax.backbones.tokenizer import Tokenizer
+from hmcl_jax.data.store import read_store
+
+Image = pytest.importorskip("PIL.Image")
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = dataclasses.replace(SMALL, vocabulary=49408, context=20)
+COLOURS = {"red": (220, 40, 30), "green": (30, 200, 60), "blue": (40, 50, 210)}
+
+
+def command(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, str(ROOT / "experiments" / name), *map(str, arguments)]
+
+
+def run(name: str, *arguments: object) -> str:
+    done = subprocess.run(command(name, *arguments), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def picture(rng: np.random.Generator, colour: str, kind: str = "PNG") -> bytes:
+    size = tuple(rng.integers(30, 60, 2))
+    noise = rng.normal(0, 30, (*size, 3)) + np.array(COLOURS[colour])
+    file = io.BytesIO()
+    Image.fromarray(noise.clip(0, 255).astype(np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+def make_data(root: Path, per_class: int = 6) -> None:
+    """A folder of classes, a tar shard and a table of captions, all of coloured noise."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for colour in COLOURS:
+            folder = root / "folder" / split / colour
+            folder.mkdir(parents=True)
+            for number in range(per_class):
+                (folder / f"{number}.png").write_bytes(picture(rng, colour))
+        shards = root / "tar" / split
+        shards.mkdir(parents=True)
+        with tarfile.open(shards / "0.tar", "w") as archive:
+            for number in range(3 * per_class):
+                label = number % 3
+                members = {
+                    "jpg": picture(rng, list(COLOURS)[label], "JPEG"),
+                    "cls": str(label).encode(),
+                }
+                for ending, data in members.items():
+                    info = tarfile.TarInfo(f"{number:04d}.{ending}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+        rows = []
+        (root / "table" / split).mkdir(parents=True)
+        for number in range(8):
+            colour = list(COLOURS)[number % 3]
+            name = f"{split}/{number}.png"
+            (root / "table" / name).write_bytes(picture(rng, colour))
+            rows += [{"image": name, "caption": f"{word} {colour}"} for word in ("all", "very")]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (root / "table" / f"{split}.jsonl").write_text(text)
+    (root / "tar" / "classnames.txt").write_text("\n".join(COLOURS) + "\n")
+    templates = "something {c}.\na photo of {c}.\n"
+    (root / "tar" / "zeroshot_classification_templates.txt").write_text(templates)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("pictures")
+    make_data(root)
+    write_checkpoint(root / "tiny.pth", random_state(SIZES), prefix="module.")
+    heads = [f"--{key.replace('_', '-')}={value}" for key, value in HEADS.items()]
+    run("convert_checkpoint.py", root / "tiny.pth", root / "tiny", "--name", "tiny/noise", *heads)
+    return root
+
+
+def extraction(root: Path, out: Path, *more: object) -> list[str]:
+    tasks = [f"--task={root / name}" for name in ("folder", "tar", "table")]
+    options = ("--backbone", root / "tiny", "--out", out, "--batch", 4, "--shard", 1)
+    prompts = ("--prompt", "a {}.", "--prompt", "a thing that is {}.")
+    return command("extract_features.py", *options, *tasks, *prompts, *more)
+
+
+@pytest.fixture(scope="module")
+def store(made) -> Path:
+    done = subprocess.run(extraction(made, made / "store"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train pictures 18/18" in done.stdout
+    return made / "store"
+
+
+def test_from_a_checkpoint_and_pictures_to_a_table(made, store):
+    found = read_store(store)
+    found.validate()
+    assert [(task.name, task.kind, task.size("train")) for task in found] == [
+        ("folder", "classification", 18),
+        ("tar", "classification", 18),
+        ("table", "retrieval", 16),
+    ]
+    assert found["tar"].classes == tuple(COLOURS)
+    assert found.backbone == "tiny/noise"
+    backbone = load_backbone(made / "tiny")
+    assert (found.K, found.tau) == (backbone.K, backbone.tau)
+    tokens = Tokenizer(backbone.context)([f"something {c}." for c in COLOURS])
+    others = Tokenizer(backbone.context)([f"a photo of {c}." for c in COLOURS])
+    classes = np.tile(np.arange(3), 2)
+    expected = backbone.prototypes(np.concatenate([tokens, others]), classes)
+    np.testing.assert_allclose(found["tar"].arrays["prototypes"], expected, rtol=2e-3, atol=2e-3)
+    assert "Nothing is wrong" in run("inspect_store.py", store)
+    quick = [f"--set=train.{kind}.epochs=2" for kind in ("classification", "retrieval")]
+    methods = ("--methods", "vanilla,hmcl_ca", "--seeds", "0,1")
+    shown = run("run_stream.py", "--stream", store, "--out", made / "run", *methods, *quick)
+    assert "hmcl_ca" in shown
+    table = (made / "run" / "table.md").read_text()
+    assert "vanilla" in table
+    scores = json.loads((made / "run" / "results.json").read_text())
+    assert scores["about"]["store"]["fingerprint"] == found.fingerprint
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+
+
+def killed_until_done(made: Path, out: Path, rng: random.Random, kills: int) -> int:
+    """Starts and kills an extraction, and lets the last start finish; how many were killed."""
+    killed = 0
+    while killed < kills:
+        process = subprocess.Popen(
+            extraction(made, out, "--resume"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()  # the first part is done; before it, nothing is lost
+        time.sleep(rng.uniform(0, 0.6))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if process.returncode == 0:
+            break  # it was quicker
+        killed += 1
+    done = subprocess.run(extraction(made, out, "--resume"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return killed
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(2, 0), pytest.param(10, 1, marks=pytest.mark.slow)]
+)
+def test_killed_and_resumed_it_is_the_same_store(made, store, tmp_path, kills, seed):
+    killed = killed_until_done(made, tmp_path / "store", random.Random(seed), kills)
+    assert killed >= min(2, kills)
+    assert contents(tmp_path / "store") == contents(store)
+    assert not (tmp_path / "store.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--task", "nowhere"], "nowhere"),
+        (["--backbone", "nowhere"], "nowhere"),
+        (["--batch", "0"], "batch must be"),
+        (["--dtype", "int8"], "dtype must be"),
+        (["--suite", "hmcl16"], "--root"),
+        (["--only", "cifar10"], "--suite"),
+    ],
+)
+def test_mistakes_are_said_in_one_line_and_write_nothing(made, tmp_path, options, complaint):
+    done = subprocess.run(
+        extraction(made, tmp_path / "store", *options), capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert done.stderr.startswith("extract_features: ")
+    assert not list(tmp_path.iterdir())
