@@ -1,1 +1,1 @@
-"""Streams of tasks: the feature store, the embedded pocket stream, synthetic streams."""
+"""Streams of tasks: feature stores, the embedded and synthetic streams, collections on disk."""

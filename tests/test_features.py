@@ -1,0 +1,272 @@
+"""Features from other encoders: three spaces, two file formats, and what is wrong is named."""
+
+import numpy as np
+import pytest
+from collections_made import write
+
+from hmcl_jax import lorentz
+from hmcl_jax.data.ingest import IngestError, read_features
+from hmcl_jax.data.store import ARRAYS, read_store, write_store
+
+DIM = 6
+
+
+def classification(rng, prototypes=True):
+    arrays = {
+        "train_features": rng.normal(size=(9, DIM)).astype(np.float32),
+        "train_labels": np.arange(9) % 3,
+        "test_features": rng.normal(size=(4, DIM)).astype(np.float32),
+        "test_labels": np.array([0, 1, 2, 2], np.uint8),
+    }
+    if prototypes:
+        arrays["prototypes"] = rng.normal(size=(3, DIM)).astype(np.float32)
+    return arrays
+
+
+def retrieval(rng):
+    return {
+        "train_specific": rng.normal(size=(2, DIM)).astype(np.float16),
+        "train_general": rng.normal(size=(3, DIM)),
+        "train_pairs": np.array([[0, 0], [1, 1], [1, 2]]),
+        "test_specific": rng.normal(size=(2, DIM)).astype(np.float32),
+        "test_general": rng.normal(size=(2, DIM)).astype(np.float32),
+        "test_pairs": np.array([[0, 1], [1, 0]]),
+    }
+
+
+def make(root, arrays, toml='space = "points"\n', classes="cat\ndog\nowl\n", packed=False):
+    root.mkdir(exist_ok=True)
+    if packed:
+        from safetensors.numpy import save_file
+
+        save_file(arrays, root / "features.safetensors")
+    else:
+        for name, array in arrays.items():
+            np.save(root / f"{name}.npy", array)
+    if classes:
+        write(root / "classes.txt", classes)
+    write(root / "collection.toml", toml)
+    return root
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_points_are_taken_as_they_are(tmp_path, rng, packed):
+    made = classification(rng)
+    root = make(tmp_path / "sounds", made, packed=packed)
+    found = read_features(root, specific="audio")
+    assert (found.name, found.kind) == ("sounds", "classification")
+    assert (found.general, found.specific, found.K) == ("text", "audio", 10.0)
+    assert found.classes == ("cat", "dog", "owl")
+    assert found.prompts == ("a photo of a {}.",)
+    for name, array in found.arrays.items():
+        np.testing.assert_array_equal(array, made[name])
+        assert array.dtype == (np.int32 if name.endswith("labels") else np.float32)
+    np.testing.assert_array_equal(found.prototypes, made["prototypes"])
+    if not packed:
+        assert isinstance(found.arrays["train_features"].base, np.memmap)
+
+
+def test_what_collection_toml_states(tmp_path, rng):
+    toml = """
+        name = "heat"
+        general = "words"
+        specific = "thermal"
+        space = "tangent"
+        K = 4
+        prompts = ["a thermal picture of a {}."]
+        fit = "crop"
+        licence = "CC0"
+        provenance = "measured"
+        """
+    found = read_features(make(tmp_path / "x", classification(rng, False), toml))
+    assert (found.name, found.general, found.specific, found.K) == ("heat", "words", "thermal", 4.0)
+    assert found.prompts == ("a thermal picture of a {}.",)
+    assert found.prototypes is None
+    assert found.provenance == {
+        "layout": "features",
+        "space": "tangent",
+        "fit": "crop",
+        "licence": "CC0",
+        "source": "measured",
+    }
+    told = read_features(tmp_path / "x", "cold", space="points", K=2.0, general="text")
+    assert (told.name, told.general, told.K) == ("cold", "text", 2.0)
+    assert told.provenance["space"] == "points"
+
+
+@pytest.mark.parametrize("K", [1.0, 10.0])
+def test_spaces(tmp_path, rng, K, monkeypatch):
+    made = classification(rng)
+    root = make(tmp_path / "x", made, "")
+    monkeypatch.setattr("hmcl_jax.data.features.BLOCK", 4)  # 9 rows are two blocks and a rest
+    tangent = read_features(root, space="tangent", K=K)
+    euclidean = read_features(root, space="euclidean", norm=1.5, K=K)
+    for name in ("train_features", "test_features", "prototypes"):
+        raw = made[name]
+        one, two = (
+            found.prototypes if name == "prototypes" else found.arrays[name]
+            for found in (tangent, euclidean)
+        )
+        expected = np.asarray(lorentz.exp_map0(raw, K=K))
+        np.testing.assert_array_equal(one, expected)
+        unit = raw / np.linalg.norm(raw.astype(np.float64), axis=1, keepdims=True)
+        radii = np.asarray(lorentz.distance_to_origin(two, K=K))
+        np.testing.assert_allclose(radii, 1.5, rtol=1e-5)
+        length = np.sqrt(K) * np.sinh(1.5 / np.sqrt(K))
+        np.testing.assert_allclose(two, unit * length, rtol=1e-5, atol=1e-6)
+    assert euclidean.provenance["space"] == "euclidean, norm 1.5"
+
+
+def test_a_task_of_a_store(tmp_path, rng):
+    classes = classification(rng, prototypes=False)
+    found = read_features(make(tmp_path / "a", classes, classes="missile\ncat\nmissile\n"))
+    with pytest.raises(IngestError, match="a: prototypes are not known"):
+        found.task()
+    first = found.task(np.zeros((3, DIM), np.float32))
+    assert first.classes == ("missile", "cat", "missile (2)")
+    pairs = read_features(make(tmp_path / "b", retrieval(rng), classes=""))
+    assert (pairs.kind, pairs.classes, pairs.prompts) == ("retrieval", (), ())
+    assert set(pairs.arrays) == set(ARRAYS["retrieval"])
+    assert pairs.arrays["train_specific"].dtype == np.float16
+    assert pairs.arrays["train_general"].dtype == np.float32
+    tasks = [first, pairs.task()]
+    write_store(tmp_path / "store", tasks, name="two", backbone="ear", K=10.0, tau=0.1)
+    assert [task.name for task in read_store(tmp_path / "store")] == ["a", "b"]
+
+
+def with_row(array, row, value):
+    changed = array.copy()
+    changed[row] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("array", "change", "complaint"),
+    [
+        ("train_features", lambda a: with_row(a, 4, np.nan), "train_features row 4 is not finite"),
+        ("test_features", lambda a: with_row(a, 1, np.inf), "test_features row 1 is not finite"),
+        ("train_features", lambda a: a.astype(float) * 1e300, "train_features row 0 is not finite"),
+        ("train_features", lambda a: a[:, 0], r"train_features must have shape \(n, d\), got \(9,"),
+        ("train_features", lambda a: a[:, :5], "one dimension, got .*prototypes 6"),
+        ("train_features", lambda a: a[:8], r"train_labels must have shape \(8,\), got \(9,\)"),
+        ("train_features", lambda a: a[:0], "train_features"),
+        (
+            "train_features",
+            lambda a: a.astype(int),
+            "must be floating-point numbers, got dtype int",
+        ),
+        ("train_features", lambda a: a + 1j, "must be floating-point numbers, got dtype complex"),
+        (
+            "train_labels",
+            lambda a: with_row(a, 2, 3),
+            r"train_labels row 2 is 3, outside of \[0, 3",
+        ),
+        ("train_labels", lambda a: with_row(a, 2, -1), "train_labels row 2 is -1, outside of"),
+        ("train_labels", lambda a: with_row(a, 2, 2**40), "train_labels row 2 is .* beyond int32"),
+        ("train_labels", lambda a: a.astype(float), "train_labels must be whole numbers"),
+        ("train_labels", lambda a: a[:, None], r"train_labels must have shape \(9,\), got \(9, 1"),
+        ("prototypes", lambda a: a[:2], "prototypes has 2 rows for 3 classes"),
+        ("prototypes", lambda a: a * 1e9, "prototypes row 0 has (radius|length)"),
+        ("train_features", lambda a: a.astype("V4"), "floating-point numbers, got dtype|V4"),
+        ("audio_features", lambda a: np.zeros(3), "not known: audio_features"),
+        ("train_pairs", lambda a: np.zeros((1, 2), int), "retrieval needs the arrays"),
+    ],
+)
+@pytest.mark.parametrize("space", ["points", "tangent"])
+def test_what_arrays_must_not_hold(tmp_path, rng, array, change, complaint, space):
+    made = classification(rng)
+    made[array] = change(made.get(array))
+    make(tmp_path / "x", made)
+    with pytest.raises(IngestError, match=complaint):
+        read_features(tmp_path / "x", space=space)
+
+
+def test_what_pairs_must_not_hold(tmp_path, rng):
+    made = retrieval(rng)
+    for pairs, complaint in (
+        ([[0, 0], [1, 1]], "train_general row 2 is in no pair"),
+        ([[0, 0], [1, 1], [1, 3]], "train_pairs row 2 points to general 3, outside of"),
+        ([0, 1, 2], r"train_pairs must have shape \(p, 2\)"),
+        ([[0, 0], [1, 1], [1, 2], [0, 0]], "train_pairs row 3 repeats"),
+    ):
+        make(tmp_path / "x", {**made, "train_pairs": np.array(pairs)}, classes="")
+        with pytest.raises(IngestError, match=complaint):
+            read_features(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, "space must be one of points, tangent, euclidean, got None"),
+        ({"space": "polar"}, "got 'polar'"),
+        ({"space": "euclidean"}, "norm is needed for Euclidean features"),
+        ({"space": "points", "norm": 1.0}, "and only for them"),
+        ({"space": "euclidean", "norm": -1.0}, "norm must be a positive number, got '-1.0'"),
+        ({"space": "points", "K": 0}, "K must be a positive number, got '0'"),
+        ({"space": "points", "K": float("nan")}, "K must be a positive number"),
+        ({"space": "euclidean", "norm": 40.0}, "row 0 has length 40 in the tangent space"),
+        ({"space": "points", "name": "a/b"}, "name 'a/b' must be letters"),
+    ],
+)
+def test_settings_are_checked(tmp_path, rng, settings, complaint):
+    make(tmp_path / "x", classification(rng), "")
+    with pytest.raises(IngestError, match=complaint):
+        read_features(tmp_path / "x", **settings)
+
+
+def test_directions_of_nothing_and_of_very_long_vectors(tmp_path, rng):
+    made = classification(rng)
+    made["train_features"][2:4] *= [[1e30], [1e-30]]
+    make(tmp_path / "x", made, "")
+    found = read_features(tmp_path / "x", space="euclidean", norm=1.0)
+    radii = np.asarray(lorentz.distance_to_origin(found.arrays["train_features"]))
+    np.testing.assert_allclose(radii, 1.0, rtol=1e-5)
+    with pytest.raises(IngestError, match="train_features row 2 has length"):
+        read_features(tmp_path / "x", space="tangent")
+    made["train_features"][5] = 0
+    make(tmp_path / "x", made, "")
+    with pytest.raises(IngestError, match="train_features row 5 is zero and has no direction"):
+        read_features(tmp_path / "x", space="euclidean", norm=1.0)
+
+
+def test_files_that_are_missing_or_damaged(tmp_path, rng):
+    root = make(tmp_path / "x", classification(rng))
+    write(root / "collection.toml", 'space = "points"\nsplits = { train = "train" }\n')
+    with pytest.raises(IngestError, match=r"unknown keys: 'splits'; known are name, .* space"):
+        read_features(root)
+    write(root / "collection.toml", 'space = "points"\n')
+    (root / "classes.txt").unlink()
+    with pytest.raises(IngestError, match="classification needs class names"):
+        read_features(root)
+    write(root / "classes.txt", "a\nb\n")
+    with pytest.raises(IngestError, match="prototypes has 3 rows for 2 classes"):
+        read_features(root)
+    write(root / "classes.txt", "a\nb\nc\n")
+    victim = root / "test_labels.npy"
+    whole = victim.read_bytes()
+    for damage in (whole[:-1], whole[:20], b"", b"PK\x03\x04", whole.replace(b"|u1", b"|O8")):
+        victim.write_bytes(damage)
+        with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable \.npy file"):
+            read_features(root)
+    np.savez(root / "other.npz", a=np.zeros(3))
+    (root / "other.npz").rename(victim)
+    with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable \.npy file"):
+        read_features(root)
+    victim.unlink()
+    with pytest.raises(IngestError, match="missing: test_labels; not known: none"):
+        read_features(root)
+    write(root / "features.safetensors", b"\xff" * 40)
+    with pytest.raises(IngestError, match=r"either \.npy files or one \.safetensors file, got 4"):
+        read_features(root)
+    for file in root.glob("*.npy"):
+        file.unlink()
+    with pytest.raises(IngestError, match=r"features\.safetensors is not a readable safetensors"):
+        read_features(root)
+
+
+def test_arrays_are_never_unpickled(tmp_path, rng):
+    made = classification(rng)
+    root = make(tmp_path / "x", made)
+    np.save(root / "test_labels.npy", np.array([print, 1, 2, 3], object), allow_pickle=True)
+    with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable \.npy file"):
+        read_features(root)

@@ -1,0 +1,187 @@
+"""Random damage gives an IngestError or a collection that is valid; never another exception."""
+
+import json
+
+import numpy as np
+import pytest
+from collections_made import (
+    contents,
+    make_caption_shards,
+    make_caption_table,
+    make_coco,
+    make_folders,
+    make_karpathy,
+    make_label_shards,
+    make_label_table,
+    write,
+)
+from test_features import DIM, classification, make, retrieval
+from test_store import mutate_json
+
+from hmcl_jax.data.ingest import IngestError, open_collection, read_features
+from hmcl_jax.data.store import ARRAYS
+
+TOML = """
+name = "beasts"
+layout = "folders"
+classes = ["a", "b", "c", "d"]
+prompts = ["one {}.", "two {}."]
+fit = "crop"
+licence = "CC0"
+splits = { train = "train[:90%]", test = "test" }
+provenance = { source = "made" }
+"""
+
+
+def stated(root):
+    write(make_folders(root) / "collection.toml", TOML)
+    return root
+
+
+def with_names(root):
+    write(make_folders(root) / "classnames.txt", "a\nb\nc\nd\n")
+    return root
+
+
+def check(split, collection):
+    """Everything that must hold of a split, and that its pictures can be read or are refused."""
+    count = len(split.pictures)
+    assert count
+    if collection.kind == "classification":
+        assert split.labels.shape == (count,)
+        assert 0 <= split.labels.min() <= split.labels.max() < len(collection.classes)
+    else:
+        assert split.pairs.min() >= 0
+        assert set(split.pairs[:, 0]) == set(range(count))
+        assert set(split.pairs[:, 1]) == set(range(len(split.captions)))
+        assert all(text.strip() == text != "" for text in split.captions)
+        for text in split.captions:
+            text.encode()
+    assert len({picture.key.encode() for picture in split.pictures}) == count
+    try:
+        contents(split)
+    except IngestError:
+        return
+
+
+def damaged(rng, data):
+    """The bytes with one random change."""
+    data = bytearray(data)
+    at = int(rng.integers(len(data)))
+    kind = rng.integers(6)
+    if kind == 0:
+        data[at] ^= 1 << int(rng.integers(8))
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        data[at:at] = rng.bytes(int(rng.integers(1, 40)))
+    elif kind == 3:
+        data[at : at + 16] = rng.bytes(16)
+    elif kind == 4:
+        end = at + int(rng.integers(1, 40))
+        data[at:at] = data[at:end] * int(rng.integers(1, 4))
+    else:
+        junk = [b"\x00", b"\xff", b'"', b",", b"\n", b"[[", b"{}", b"../", b"-1", b"9" * 30, b"%"]
+        data[at : at + 1] = junk[rng.integers(len(junk))]
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("build", "file"),
+    [
+        (make_caption_table, "train.csv"),
+        (lambda root: make_caption_table(root, "jsonl"), "test.jsonl"),
+        (make_label_table, "train.csv"),
+        (lambda root: make_label_table(root, "jsonl"), "train.jsonl"),
+        (make_coco, "annotations/captions_train2017.json"),
+        (make_karpathy, "dataset_made.json"),
+        (make_label_shards, "train/0.tar"),
+        (make_label_shards, "zeroshot_classification_templates.txt"),
+        (make_label_shards, "train/nshards.txt"),
+        (make_caption_shards, "test/0.tar"),
+        (lambda root: make_caption_shards(root, "json"), "test/0.tar"),
+        (stated, "collection.toml"),
+        (with_names, "classnames.txt"),
+    ],
+)
+def test_damaged_collections(tmp_path, build, file):
+    rng = np.random.default_rng(0)
+    root = build(tmp_path / "set")
+    whole = (root / file).read_bytes()
+    refused = 0
+    for trial in range(300):
+        data = damaged(rng, whole)
+        if file.endswith(".tar") and trial % 2:  # most of a tar file is zeros; change its headers
+            used = bytearray(whole)
+            at = 512 * int(rng.integers(len(whole.rstrip(b"\x00")) // 512 + 1)) + int(
+                rng.choice([0, 1, 124, 125, 130, 135, 148, 154, 156, 157, 257, 345])
+            )
+            used[at : at + 2] = rng.bytes(2)
+            data = bytes(used)
+        elif file.endswith(".json") and trial % 2:
+            text = json.dumps(mutate_json(rng, json.loads(whole)))
+            data = text.encode()
+        (root / file).write_bytes(data)
+        try:
+            found = open_collection(root)
+        except IngestError:
+            refused += 1
+            continue
+        check(found.train, found)
+        check(found.test, found)
+    assert 0 < refused < 300
+
+
+def test_tar_headers_with_right_checksums(tmp_path):
+    """Headers with random fields and the right checksum, so that they are believed."""
+    rng = np.random.default_rng(1)
+    root = make_label_shards(tmp_path / "set")
+    whole = (root / "train" / "0.tar").read_bytes()
+    fields = {"name": (0, 100), "size": (124, 12), "type": (156, 1), "magic": (257, 8)}
+    outcomes = {"refused": 0, "opened": 0}
+    for trial in range(300):
+        data = bytearray(whole)
+        block = 1024 * int(rng.integers(8))
+        start, length = fields[rng.choice(sorted(fields))]
+        if trial % 3 == 0 and start == 124:
+            data[block + 124 : block + 136] = b"\x80" + rng.bytes(11)  # a number in base 256
+        elif trial % 3 == 1 and start == 156:
+            data[block + 156] = rng.choice(list(b"01234567gxLKSVDNM"))
+        else:
+            data[block + start : block + start + length] = rng.bytes(length)
+        data[block + 148 : block + 156] = b" " * 8
+        total = sum(data[block : block + 512])
+        data[block + 148 : block + 156] = b"%06o\x00 " % total
+        (root / "train" / "0.tar").write_bytes(bytes(data))
+        try:
+            found = open_collection(root)
+        except IngestError:
+            outcomes["refused"] += 1
+            continue
+        check(found.train, found)
+        outcomes["opened"] += 1
+    assert outcomes["refused"] > 200
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("arrays", [classification, retrieval])
+def test_damaged_features(tmp_path, arrays, packed):
+    rng = np.random.default_rng(2)
+    root = make(tmp_path / "x", arrays(np.random.default_rng(0)), packed=packed)
+    files = sorted(path for path in root.iterdir() if path.suffix != ".txt")
+    refused = 0
+    for trial in range(150):
+        victim = files[trial % len(files)]
+        whole = victim.read_bytes()
+        victim.write_bytes(damaged(rng, whole))
+        try:
+            found = read_features(root)
+        except IngestError:
+            refused += 1
+        else:
+            assert set(found.arrays) <= set(ARRAYS[found.kind])
+            for array in found.arrays.values():
+                assert np.isfinite(array).all()
+                assert array.ndim == 1 or array.shape[1] in (2, DIM)
+        victim.write_bytes(whole)
+    assert 0 < refused < 150
