@@ -2,12 +2,12 @@
 
     python experiments/convert_checkpoint.py meru_vit_b.pth meru-b --name meru-b/redcaps
     python experiments/extract_features.py --backbone meru-b --out store \\
-      --task DATA/cifar10 --task birds=DATA/cub --features sound=DATA/esc50
+      --task DATA/cifar10 --task birds=DATA/cub --task sound=DATA/esc50
     python experiments/extract_features.py --backbone meru-b --out store --suite hmcl16 --root DATA
     python experiments/run_stream.py --stream store --out runs/mine
 
 A task is a folder: pictures by class, a CSV or JSONL table, COCO or Karpathy captions, tar shards
-(see hmcl_jax/data/ingest.py). A stopped extraction goes on with --resume and ends with the same
+(see hmcl_jax/data/ingest.py), or arrays of features from another encoder. A stopped extraction goes on with --resume and ends with the same
 bytes. Nothing is overwritten.
 """
 
@@ -20,8 +20,8 @@ from hmcl_jax.backbones.backbone import load_backbone
 from hmcl_jax.backbones.checkpoint import CheckpointError
 from hmcl_jax.backbones.pictures import PictureError
 from hmcl_jax.backbones.tokenizer import Tokenizer
-from hmcl_jax.data.ingest import IngestError, open_collection, read_features
-from hmcl_jax.data.suites import ORDERS, SUITES, check_counts, find_collection
+from hmcl_jax.data.ingest import IngestError, open_collection, read_features, recognise
+from hmcl_jax.data.suites import ORDERS, SUITES, open_expected
 from rich.console import Console
 
 from hmcl_jax.backbones.extract import ExtractError, Options, Source, extract_store
@@ -47,15 +47,9 @@ def parse() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="[NAME=]PATH",
-        help="a folder of pictures and labels or captions; may be given several times",
+        help="a folder; may be given several times",
     )
-    tasks.add_argument(
-        "--features",
-        action="append",
-        default=[],
-        metavar="[NAME=]PATH",
-        help="a folder of arrays from another encoder; may be given several times",
-    )
+    tasks.add_argument("--links", action="store_true", help="follow links that leave the folders")
     tasks.add_argument(
         "--prompt",
         action="append",
@@ -97,21 +91,20 @@ def open_sources(
             raise IngestError(f"--only: {unknown[0]!r} is not one of {', '.join(expected)}.")
         for name, entry in expected.items():
             if name in chosen:
-                found = find_collection(arguments.root, entry)
-                check_counts(found, entry)
-                sources.append(found)
-        if not arguments.task and not arguments.features:
+                sources.append(open_expected(arguments.root, entry, links=arguments.links))
+        if not arguments.task:
             for key, order in ORDERS[arguments.suite].items():
                 orders[key] = tuple(name for name in order if name in chosen)
     prompts = tuple(arguments.prompt) if arguments.prompt else None
     for text in arguments.task:
         name, path = _named(text)
-        sources.append(open_collection(path, name, prompts=prompts))
-    for text in arguments.features:
-        name, path = _named(text)
-        sources.append(read_features(path, name, prompts=prompts))
+        if recognise(path) == "features":
+            sources.append(read_features(path, name, prompts=prompts))
+        else:
+            opened = open_collection(path, name, prompts=prompts, links=arguments.links)
+            sources.append(opened)
     if not sources:
-        raise IngestError("No tasks: give --task, --features or --suite.")
+        raise IngestError("No tasks: give --task or --suite.")
     return sources, orders
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import filelock
 import numpy as np
 from hmcl_jax.backbones.pictures import read_batches
-from hmcl_jax.data.ingest import Collection, FeatureCollection, Split
+from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_names
 
 from hmcl_jax.backbones.shards import Shard, Shards, write_atomically
 from hmcl_jax.data.store import Task, read_store, write_store
@@ -186,7 +186,12 @@ def _plan(
     if twice:
         raise ExtractError(f"The task {twice[0]!r} is given twice; give one another name.")
     for source in sources:
-        known = isinstance(source, FeatureCollection) and "prototypes" in source.arrays
+        if isinstance(source, FeatureCollection) and not np.isclose(source.K, encoder.K):
+            raise ExtractError(
+                f"{source.name}: its features lie on the hyperboloid of K = {source.K:g}, those of "
+                f"the backbone on that of {encoder.K:g}; state K in its collection.toml."
+            )
+        known = isinstance(source, FeatureCollection) and source.prototypes is not None
         if source.kind == "classification" and not source.prompts and not known:
             raise ExtractError(
                 f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
@@ -216,7 +221,10 @@ def _fingerprint(source: Source) -> str:
 
     add(source.name, source.kind, *source.classes, "", *source.prompts)
     if isinstance(source, FeatureCollection):
-        for array, values in sorted(source.arrays.items()):
+        arrays = {**source.arrays, "prototypes": source.prototypes}
+        for array, values in sorted(arrays.items()):
+            if values is None:
+                continue
             add(array, str(values.dtype), str(values.shape))
             found.update(np.ascontiguousarray(values).data)
         return found.hexdigest()
@@ -295,22 +303,19 @@ class _Maker:
                 made |= self._thumbnails(split, shown.rows)
         task = Task(
             *(source.name, source.kind, "text", "image", made),
-            classes=source.classes,
+            classes=distinct_names(source.classes),
             provenance=notes,
         )
         return dataclasses.replace(task, scores={"zero_shot": self._zero_shot(task)})
 
     def from_features(self, source: FeatureCollection) -> Task:
-        made = dict(source.arrays)
-        if source.kind == "classification" and "prototypes" not in made:
-            made["prototypes"] = self._prototypes(source)
-        dtype = np.dtype(self.options.dtype)
-        made = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in made.items()}
-        task = Task(
-            *(source.name, source.kind, source.general, source.specific, made),
-            classes=source.classes,
-            provenance=dict(source.provenance),
-        )
+        unknown = source.kind == "classification" and source.prototypes is None
+        task = source.task(self._prototypes(source) if unknown else None)
+        stored = {
+            name: self._stored(source.name, name, values) if values.dtype.kind == "f" else values
+            for name, values in task.arrays.items()
+        }
+        task = dataclasses.replace(task, arrays=stored)
         return dataclasses.replace(task, scores={"zero_shot": self._zero_shot(task)})
 
     def _zero_shot(self, task: Task) -> float:

@@ -41,7 +41,7 @@ from hmcl_jax.data.settings import (
     read_settings,
     stated_classes,
 )
-from hmcl_jax.data.shards import Shards
+from hmcl_jax.data.webdataset import WebDataset
 
 __all__ = [
     "Collection",
@@ -61,7 +61,7 @@ LAYOUTS: Mapping[str, type[Layout]] = {
     "table": Table,
     "coco": Coco,
     "karpathy": Karpathy,
-    "webdataset": Shards,
+    "webdataset": WebDataset,
 }
 NEEDS = """\
   folders     train/<class>/*.jpg and test/<class>/*.jpg (or val/), the same classes in both

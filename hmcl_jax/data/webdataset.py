@@ -98,7 +98,7 @@ def _check_end(where: str, file: BinaryIO, offset: int, size: int) -> None:
         )
 
 
-class Shards(Layout):
+class WebDataset(Layout):
     """``<split>/*.tar`` with a picture and its class or captions under one name."""
 
     def find_splits(self) -> tuple[str, ...]:
