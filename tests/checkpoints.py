@@ -137,7 +137,7 @@ def write_zip(path, data, storages, byteorder=b"little", compressed=(), root="sm
     with zipfile.ZipFile(path, "w") as archive:
         for member, values in members.items():
             kind = zipfile.ZIP_DEFLATED if member in compressed else zipfile.ZIP_STORED
-            archive.writestr(f"{root}/{member}", values, kind)
+            archive.writestr(zipfile.ZipInfo(f"{root}/{member}"), values, kind)
     return path
 
 
