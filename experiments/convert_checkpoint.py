@@ -1,0 +1,89 @@
+"""Converts a published checkpoint of MERU or HyCoCLIP to safetensors and a JSON of its scalars.
+
+    pip install 'hmcl_jax[backbones]'
+    python experiments/convert_checkpoint.py meru_vit_b.pth backbones/meru-b --name meru-b/redcaps
+
+Nothing in the file is run, and PyTorch is not needed. The name says model and training data; files
+of the same name were published for different data, so only you can tell.
+"""
+
+import argparse
+import math
+import sys
+from typing import Any
+
+from hmcl_jax.backbones.convert import DTYPES, NAMES, convert_checkpoint
+from hmcl_jax.backbones.layout import Sizes, our_shapes
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", metavar="IN.pth", help="as published")
+    parser.add_argument("out", metavar="OUT", help="a new folder")
+    parser.add_argument(
+        "--name",
+        required=True,
+        metavar="MODEL/DATA",
+        help=f"by source: {', '.join(NAMES)}, or another of that form",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights")
+    parser.add_argument(
+        "--image-heads", type=int, metavar="N", help="if the width does not tell them"
+    )
+    parser.add_argument("--text-heads", type=int, metavar="N", help="likewise")
+    return parser.parse_args(arguments)
+
+
+def table(found: dict[str, Any]) -> str:
+    """What a checkpoint holds, for the screen."""
+    sizes = Sizes(**found["sizes"])
+    parameters = {"image": 0, "text": 0}
+    for name, shape in our_shapes(sizes).items():
+        parameters[name.split(".")[0]] += math.prod(shape)
+    side = sizes.image_size
+    rows = [
+        (
+            "image tower",
+            f"{sizes.image_layers} layers of width {sizes.image_width}, "
+            f"{found['image_heads']} heads, patches of {sizes.patch} in {side} x {side} pixels, "
+            f"{parameters['image']:,} parameters",
+        ),
+        (
+            "text tower",
+            f"{sizes.text_layers} layers of width {sizes.text_width}, {found['text_heads']} heads, "
+            f"{sizes.context} tokens of {sizes.vocabulary:,}, {parameters['text']:,} parameters",
+        ),
+        ("dimension", str(sizes.dimension)),
+        ("K", f"{found['K']:.6g} (curvature {-1 / found['K']:.6g})"),
+        ("tau", f"{found['tau']:.6g}"),
+        ("alphas", f"image {found['image_alpha']:.6g}, text {found['text_alpha']:.6g}"),
+        *(
+            (key.replace("_", " "), ", ".join(f"{value:.4g}" for value in found[key]))
+            for key in ("pixel_mean", "pixel_std")
+        ),
+        ("source", f"{found['provenance']['file']}, SHA-256 {found['provenance']['sha256']}"),
+    ]
+    return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    try:
+        found = convert_checkpoint(
+            options.checkpoint,
+            options.out,
+            options.name,
+            dtype=options.dtype,
+            image_heads=options.image_heads,
+            text_heads=options.text_heads,
+        )
+    except (ValueError, ImportError, OSError, MemoryError) as error:
+        print(f"convert_checkpoint: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{table(found)}\nwrote {options.out} as {options.name}")
+
+
+if __name__ == "__main__":
+    main()

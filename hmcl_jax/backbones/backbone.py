@@ -1,0 +1,358 @@
+"""A converted backbone: pictures and texts to points on the hyperboloid."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from hmcl_jax import _checks, lorentz
+from hmcl_jax.backbones.checkpoint import CheckpointError
+from hmcl_jax.backbones.convert import (
+    DESCRIPTION,
+    SCHEMA,
+    WEIGHTS,
+    description_digest,
+    file_digest,
+    require_safetensors,
+)
+from hmcl_jax.backbones.layout import Sizes, our_shapes
+from hmcl_jax.backbones.towers import ImageTower, TextTower
+
+# MERU's features end at this radius, in units of sqrt K, and so do ours.
+LARGEST_RADIUS = 2.0**15
+DTYPES = ("float32", "bfloat16")
+NUMBERS = ("K", "tau", "image_alpha", "text_alpha")
+
+
+def load_backbone(
+    folder: str | os.PathLike[str],
+    dtype: str = "float32",
+    devices: Sequence[jax.Device] | None = None,
+    batch: int = 32,
+) -> "Backbone":
+    """Loads what :func:`hmcl_jax.backbones.convert.convert_checkpoint` wrote.
+
+    Args:
+      folder: with the weights and their description; both are compared with their checksums.
+      dtype: of the towers' products, ``"float32"`` or ``"bfloat16"``.
+      devices: that share every batch; None for all of this process.
+      batch: rows that are encoded at once, rounded up to a multiple of the devices. Fewer are
+        padded, so that each tower is compiled once.
+
+    Returns:
+      The backbone.
+
+    Raises:
+      CheckpointError: if anything is missing, damaged or not of this format.
+    """
+    _checks.choice("dtype", dtype, DTYPES)
+    _checks.integer("batch", batch, 1)
+    chosen = list(jax.local_devices() if devices is None else devices)
+    if not chosen:
+        raise ValueError("devices must hold at least one device, got none.")
+    require_safetensors()
+    folder = Path(folder)
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="ascii"))
+        sizes = _check_description(folder, description)
+        weights = _read_weights(folder, description, sizes)
+    except CheckpointError:
+        raise
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} is not a converted backbone: {Path(error.filename).name} is missing; make "
+            "one with experiments/convert_checkpoint.py."
+        ) from None
+    except Exception as error:  # whatever damaged files provoke in json or safetensors
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder} is not a readable backbone: {reason}") from error
+    return Backbone(description, sizes, weights, dtype, chosen, batch)
+
+
+def _check_description(folder: Path, found: Any) -> Sizes:
+    """Refuses a description that is not ours; gives the sizes in it."""
+    where = folder / DESCRIPTION
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        schema = found.get("schema") if isinstance(found, dict) else None
+        raise CheckpointError(f"{where}: schema must be {SCHEMA}, got {schema!r}.")
+    if found.get("sha256") != description_digest(found):
+        raise CheckpointError(f"{where} does not match its own checksum; convert again.")
+    sizes = Sizes(**found["sizes"])
+    heads = {key: found[key] for key in ("image_heads", "text_heads")}
+    for key, value in {**vars(sizes), **heads}.items():
+        most = 999 if key.endswith("_layers") else 2**24
+        if type(value) is not int or not 1 <= value <= most:
+            raise CheckpointError(f"{where}: {key} must be from 1 to {most}, got {value!r}.")
+    for width, key in ((sizes.image_width, "image_heads"), (sizes.text_width, "text_heads")):
+        if width % heads[key]:
+            raise CheckpointError(f"{where}: {key} = {heads[key]} does not divide {width}.")
+    for key in (*NUMBERS, "pixel_mean", "pixel_std"):
+        values = [found[key]] if key in NUMBERS else found[key]
+        positive = key != "pixel_mean"
+        if len(values) != (1 if key in NUMBERS else 3) or not all(
+            isinstance(v, float) and math.isfinite(v) and (v > 0 or not positive) for v in values
+        ):
+            raise CheckpointError(f"{where}: {key} must be finite and positive, got {found[key]}.")
+    return sizes
+
+
+def _read_weights(
+    folder: Path, description: Mapping[str, Any], sizes: Sizes
+) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    path = folder / WEIGHTS
+    if file_digest(path) != description["weights_sha256"]:
+        raise CheckpointError(f"{path} does not match its checksum; convert again.")
+    weights = load_file(path)
+    expected = our_shapes(sizes)
+    for name in sorted(expected.keys() | weights.keys()):
+        shape = weights[name].shape if name in weights else None
+        if shape != expected.get(name) or weights[name].dtype != description["dtype"]:
+            raise CheckpointError(
+                f"{path}: {name} must have shape {expected.get(name)} in {description['dtype']}, "
+                f"got {shape}."
+            )
+    return weights
+
+
+class Backbone:
+    """A frozen pair of towers on the hyperboloid of squared radius K; see :func:`load_backbone`.
+
+    Attributes:
+      name: model and training data.
+      K: squared radius of the hyperboloid.
+      tau: temperature of the logits.
+      dimension: of the features.
+      image_size: side of a picture, in pixels.
+      context: number of tokens of a text.
+      vocabulary: number of different tokens.
+      batch: rows that are encoded at once.
+      dtype: of the towers' products.
+      fingerprint: SHA-256 of description and weights.
+      provenance: where the weights are from.
+    """
+
+    def __init__(
+        self,
+        description: Mapping[str, Any],
+        sizes: Sizes,
+        weights: Mapping[str, np.ndarray],
+        dtype: str,
+        devices: Sequence[jax.Device],
+        batch: int,
+    ) -> None:
+        self.name: str = description["name"]
+        self.K, self.tau, self._image_alpha, self._text_alpha = (
+            float(description[key]) for key in NUMBERS
+        )
+        self.dimension = sizes.dimension
+        self.context, self.vocabulary = sizes.context, sizes.vocabulary
+        self.image_size = sizes.image_size
+        self.batch = -(-batch // len(devices)) * len(devices)
+        self.dtype = dtype
+        self.fingerprint: str = description["sha256"]
+        self.provenance: dict[str, str] = dict(description["provenance"])
+        mesh = Mesh(np.array(devices), ("batch",))
+        self._shared = NamedSharding(mesh, PartitionSpec("batch"))
+        whole = NamedSharding(mesh, PartitionSpec())
+        self._image_params, self._text_params = (
+            jax.device_put(_tree(weights, tower, layers, dtype), whole)
+            for tower, layers in (("image", sizes.image_layers), ("text", sizes.text_layers))
+        )
+        compute = jnp.dtype(dtype)
+        image = ImageTower(
+            width=sizes.image_width,
+            depth=sizes.image_layers,
+            heads=description["image_heads"],
+            hidden=sizes.image_hidden,
+            patch=sizes.patch,
+            dimension=sizes.dimension,
+            dtype=compute,
+        )
+        text = TextTower(
+            width=sizes.text_width,
+            depth=sizes.text_layers,
+            heads=description["text_heads"],
+            hidden=sizes.text_hidden,
+            vocabulary=sizes.vocabulary,
+            context=sizes.context,
+            dimension=sizes.dimension,
+            dtype=compute,
+        )
+        mean, std = (
+            np.array(description[key], np.float32).reshape(1, 1, 1, 3)
+            for key in ("pixel_mean", "pixel_std")
+        )
+
+        def image_tangents(params: Any, pixels: jax.Array) -> jax.Array:
+            shares = pixels.astype(jnp.float32) / 255
+            found: Any = image.apply({"params": params}, (shares - mean) / std)
+            return found
+
+        def text_tangents(params: Any, tokens: jax.Array) -> jax.Array:
+            found: Any = text.apply({"params": params}, tokens)
+            return found
+
+        def points(tangents: jax.Array, alpha: jax.Array) -> jax.Array:
+            return to_points(tangents * alpha, self.K)
+
+        self._image_tangents, self._text_tangents = (
+            jax.jit(function, in_shardings=(whole, self._shared), out_shardings=self._shared)
+            for function in (image_tangents, text_tangents)
+        )
+        self._points = jax.jit(
+            points, in_shardings=(self._shared, whole), out_shardings=self._shared
+        )
+
+    def encode_images(self, pixels: np.ndarray) -> np.ndarray:
+        """Points of pictures.
+
+        Args:
+          pixels: uint8, shape ``(n, image_size, image_size, 3)``.
+
+        Returns:
+          Space components, float32, shape ``(n, dimension)``.
+        """
+        pixels = np.asarray(pixels)
+        shape = (self.image_size, self.image_size, 3)
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != shape:
+            raise ValueError(
+                f"pixels must be uint8 of shape (n, {', '.join(map(str, shape))}), got "
+                f"{pixels.dtype} of shape {pixels.shape}; read pictures with "
+                f"hmcl_jax.backbones.pictures at size {self.image_size}."
+            )
+        alpha = np.float32(self._image_alpha)
+        return self._in_batches(
+            lambda rows: self._points(self._image_tangents(self._image_params, rows), alpha), pixels
+        )
+
+    def encode_texts(self, tokens: np.ndarray) -> np.ndarray:
+        """Points of texts.
+
+        Args:
+          tokens: whole numbers, shape ``(n, context)``; a text ends at its largest token.
+
+        Returns:
+          Space components, float32, shape ``(n, dimension)``.
+        """
+        alpha = np.float32(self._text_alpha)
+        return self._in_batches(
+            lambda rows: self._points(self._text_tangents(self._text_params, rows), alpha),
+            self._checked_tokens(tokens),
+        )
+
+    def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """Points of classes: their prompts, averaged in the tangent space at the origin.
+
+        Args:
+          tokens: of all prompts, shape ``(n, context)``.
+          classes: which class each belongs to, shape ``(n,)``, numbered from 0 without gaps.
+
+        Returns:
+          Space components, float32, shape ``(number of classes, dimension)``.
+        """
+        tokens, classes = self._checked_tokens(tokens), np.asarray(classes)
+        whole = np.issubdtype(classes.dtype, np.integer)
+        if not whole or classes.shape != (len(tokens),) or not len(tokens) or classes.min() < 0:
+            raise ValueError(
+                f"classes must be whole numbers from 0 on, one for each of {len(tokens)} texts and "
+                f"at least one, got {classes.dtype} of shape {classes.shape}."
+            )
+        counts = np.bincount(classes)
+        if not counts.all():
+            empty = int(np.flatnonzero(counts == 0)[0])
+            raise ValueError(f"classes must be numbered without gaps, got no text for {empty}.")
+        tangents = self._in_batches(
+            lambda rows: self._text_tangents(self._text_params, rows), tokens
+        )
+        sums = np.zeros((len(counts), self.dimension))
+        np.add.at(sums, classes, tangents)
+        means = (sums / counts[:, None]).astype(np.float32)
+        alpha = np.float32(self._text_alpha)
+        return self._in_batches(lambda rows: self._points(rows, alpha), means)
+
+    def _checked_tokens(self, tokens: np.ndarray) -> np.ndarray:
+        tokens = np.asarray(tokens)
+        whole = np.issubdtype(tokens.dtype, np.integer)
+        if not whole or tokens.ndim != 2 or tokens.shape[1] != self.context:
+            raise ValueError(
+                f"tokens must be whole numbers of shape (n, {self.context}), got {tokens.dtype} of "
+                f"shape {tokens.shape}; make them with hmcl_jax.backbones.tokenizer."
+            )
+        if tokens.size and (tokens.min() < 0 or tokens.max() >= self.vocabulary):
+            low, high = int(tokens.min()), int(tokens.max())
+            raise ValueError(
+                f"tokens must be from 0 to {self.vocabulary - 1}, got {low} to {high}."
+            )
+        return tokens.astype(np.int32)
+
+    def _in_batches(
+        self, program: Callable[[jax.Array], jax.Array], rows: np.ndarray
+    ) -> np.ndarray:
+        """All rows through a program of `batch` rows; the next starts before one is fetched."""
+        found = np.empty((len(rows), self.dimension), np.float32)
+        running: tuple[int, jax.Array] | None = None
+
+        def fetch(start: int, result: jax.Array) -> None:
+            count = min(self.batch, len(rows) - start)
+            found[start : start + count] = np.asarray(result)[:count]
+
+        for start in range(0, len(rows), self.batch):
+            part = rows[start : start + self.batch]
+            missing = self.batch - len(part)
+            if missing:
+                part = np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)])
+            result = program(jax.device_put(part, self._shared))
+            if running is not None:
+                fetch(*running)
+            running = (start, result)
+        if running is not None:
+            fetch(*running)
+        finite = np.isfinite(found).all(axis=1)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise FloatingPointError(f"{self.name} gives no finite feature for row {row}.")
+        return found
+
+
+def to_points(tangents: jax.Array, K: float) -> jax.Array:
+    """MERU's exp_map0: as :func:`hmcl_jax.lorentz.exp_map0`, but up to a fixed radius.
+
+    Args:
+      tangents: vectors at the origin, shape ``(n, d)``.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      Space components of points, at most ``2**15 * sqrt(K)`` long.
+    """
+    longest = math.asinh(LARGEST_RADIUS) * math.sqrt(K)
+    length = jnp.linalg.norm(tangents, axis=-1, keepdims=True)
+    return lorentz.exp_map0(tangents * (longest / jnp.maximum(length, longest)), K)
+
+
+def _tree(weights: Mapping[str, np.ndarray], tower: str, layers: int, dtype: str) -> dict[str, Any]:
+    """The parameters of a tower: a tree of arrays, those of its layers stacked."""
+    tree: dict[str, Any] = {}
+    first = f"{tower}.layers.0."
+    for name, array in weights.items():
+        if name.startswith(first):
+            rest = name.removeprefix(first)
+            array = np.stack([weights[f"{tower}.layers.{i}.{rest}"] for i in range(layers)])
+            name = f"{tower}.layers.{rest}"
+        elif not name.startswith(f"{tower}.") or name.startswith(f"{tower}.layers."):
+            continue
+        *folders, last = name.split(".")[1:]
+        inside = tree
+        for folder in folders:
+            inside = inside.setdefault(folder, {})
+        product = last == "kernel" and folders != ["projection"]
+        inside[last] = array.astype(jnp.dtype(dtype) if product else np.float32, copy=False)
+    return tree

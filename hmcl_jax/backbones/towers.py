@@ -1,0 +1,153 @@
+"""The two towers of MERU and HyCoCLIP in Flax: a vision transformer and a causal text transformer.
+
+Both are stacks of pre-norm layers with exact GELU and a LayerNorm eps of 1e-5, and end in a
+projection without bias to the tangent space at the origin. Products run in the compute dtype; the
+residual stream, statistics, softmax and the last projection stay in float32.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from hmcl_jax._checks import PRECISION
+
+EPS = 1e-5
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """Exact GELU; by erf, because erfc, as in :func:`jax.nn.gelu`, takes longer."""
+    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+def _norm(name: str) -> nn.LayerNorm:
+    return nn.LayerNorm(EPS, dtype=jnp.float32, use_fast_variance=False, name=name)
+
+
+def _dense(name: str, features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
+    precision = PRECISION if dtype == jnp.float32 else None
+    return nn.Dense(features, dtype=dtype, precision=precision, use_bias=use_bias, name=name)
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each on the normed stream and added to it.
+
+    Attributes:
+      heads: of attention.
+      hidden: width inside the MLP.
+      causal: whether a token sees only itself and those before it.
+      dtype: of the products.
+    """
+
+    heads: int
+    hidden: int
+    causal: bool
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, _: None = None) -> tuple[jax.Array, None]:
+        batch, tokens, width = x.shape
+        qkv = _dense("qkv", 3 * width, self.dtype)(_norm("norm1")(x))
+        q, k, v = jnp.moveaxis(qkv.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
+        seen = jax.nn.dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + _dense("out", width, self.dtype)(seen.reshape(x.shape)).astype(x.dtype)
+        inside = gelu(_dense("up", self.hidden, self.dtype)(_norm("norm2")(x)))
+        return x + _dense("down", width, self.dtype)(inside).astype(x.dtype), None
+
+
+def _layers(number: int, *settings: Any) -> Any:
+    """A stack of layers that is compiled once; their parameters have a leading axis."""
+    stack = nn.scan(Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=number)
+    return stack(*settings, name="layers")
+
+
+class ImageTower(nn.Module):
+    """A vision transformer whose class token is projected to the tangent space at the origin.
+
+    Attributes:
+      width: of the residual stream.
+      depth: number of layers.
+      heads: of attention.
+      hidden: width inside the MLPs.
+      patch: side of a patch, in pixels.
+      dimension: of the tangent space.
+      dtype: of the products.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    patch: int
+    dimension: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, pixels: jax.Array) -> jax.Array:
+        """Tangent vectors, before alpha.
+
+        Args:
+          pixels: normalised, shape ``(n, side, side, 3)``.
+
+        Returns:
+          Shape ``(n, dimension)``.
+        """
+        batch, side = pixels.shape[:2]
+        grid = side // self.patch
+        cut = pixels.reshape(batch, grid, self.patch, grid, self.patch, 3)
+        patches = cut.transpose(0, 1, 3, 2, 4, 5).reshape(batch, grid**2, -1)
+        x = _dense("patch", self.width, self.dtype)(patches).astype(jnp.float32)
+        zeros = nn.initializers.zeros
+        token = self.param("token", zeros, (self.width,))
+        positions = self.param("positions", zeros, (1 + grid**2, self.width))
+        first = jnp.broadcast_to(token, (batch, 1, self.width))
+        x = jnp.concatenate([first, x], axis=1) + positions[None]
+        x, _ = _layers(self.depth, self.heads, self.hidden, False, self.dtype)(x, None)
+        pooled = _norm("norm")(x[:, 0])
+        return _dense("projection", self.dimension, jnp.float32, use_bias=False)(pooled)
+
+
+class TextTower(nn.Module):
+    """A causal transformer whose end-of-text token is projected to the tangent space at the origin.
+
+    Attributes:
+      width: of the residual stream.
+      depth: number of layers.
+      heads: of attention.
+      hidden: width inside the MLPs.
+      vocabulary: number of tokens that there are.
+      context: number of tokens that a text has at most.
+      dimension: of the tangent space.
+      dtype: of the products.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    vocabulary: int
+    context: int
+    dimension: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Tangent vectors, before alpha.
+
+        Args:
+          tokens: shape ``(n, length)``, at most `context` long. The end of a text is where its
+            largest token is first; what follows has no effect.
+
+        Returns:
+          Shape ``(n, dimension)``.
+        """
+        zeros = nn.initializers.zeros
+        table = self.param("tokens", zeros, (self.vocabulary, self.width))
+        positions = self.param("positions", zeros, (self.context, self.width))
+        x = table[tokens].astype(jnp.float32) + positions[None, : tokens.shape[1]]
+        x, _ = _layers(self.depth, self.heads, self.hidden, True, self.dtype)(x, None)
+        end = jnp.argmax(tokens, axis=1)
+        pooled = _norm("norm")(jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0])
+        return _dense("projection", self.dimension, jnp.float32, use_bias=False)(pooled)

@@ -1,0 +1,446 @@
+"""Towers against two other forwards, conversion, and what is refused; small random checkpoints."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoints import (
+    FULL,
+    HEADS,
+    SMALL,
+    random_pixels,
+    random_state,
+    random_tokens,
+    write_checkpoint,
+)
+from tower_reference import NumpyTowers, TorchTowers
+
+from hmcl_jax.backbones.backbone import load_backbone, to_points
+from hmcl_jax.backbones.checkpoint import CheckpointError
+from hmcl_jax.backbones.convert import check_tensors, convert_checkpoint, description_digest
+from hmcl_jax.backbones.layout import PIXELS, published_shapes, read_sizes
+
+ROOT = Path(__file__).parents[1]
+NAME = "meru-b/redcaps"
+
+
+@pytest.fixture(scope="module")
+def state():
+    return random_state()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, state):
+    made = tmp_path_factory.mktemp("backbones")
+    convert_checkpoint(write_checkpoint(made / "small.pth", state), made / "small", NAME, **HEADS)
+    return made / "small"
+
+
+@pytest.fixture(scope="module")
+def backbone(folder):
+    return load_backbone(folder, batch=8)
+
+
+def samples(count, sizes=SMALL):
+    rng = np.random.default_rng(3)
+    classes = np.concatenate([np.arange(3), rng.integers(0, 3, count - 3)])
+    return random_pixels(rng, count, sizes), random_tokens(rng, count, sizes), classes
+
+
+def assert_same_features(backbone, reference, count=11, sizes=SMALL, atol=1e-4):
+    pixels, tokens, classes = samples(count, sizes)
+    for found, expected in (
+        (backbone.encode_images(pixels), reference.images(pixels)),
+        (backbone.encode_texts(tokens), reference.texts(tokens)),
+        (backbone.prototypes(tokens, classes), reference.prototypes(tokens, classes)),
+    ):
+        assert found.dtype == np.float32
+        assert np.linalg.norm(expected, axis=1).min() > 10 * atol
+        assert np.ptp(expected, axis=0).max() > 10 * atol  # or the comparison would say nothing
+        np.testing.assert_allclose(found, expected, atol=atol, rtol=0)
+
+
+# The towers
+
+
+@pytest.mark.parametrize("towers", [NumpyTowers, TorchTowers])
+def test_features_equal_another_forward(backbone, state, towers):
+    if towers is TorchTowers:
+        pytest.importorskip("torch")
+    assert_same_features(backbone, towers(state, **HEADS))
+
+
+def test_a_file_that_pytorch_wrote(tmp_path, state):
+    torch = pytest.importorskip("torch")
+    model = {f"module.{key}": torch.tensor(value) for key, value in state.items()}
+    torch.save({"model": model, "iteration": 3}, tmp_path / "small.pth")
+    convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **HEADS)
+    assert_same_features(load_backbone(tmp_path / "out"), TorchTowers(state, **HEADS))
+
+
+def check_devices(folder):
+    assert jax.device_count() == 4
+    state = random_state()
+    for devices in (None, jax.devices()[:3]):
+        backbone = load_backbone(folder, devices=devices, batch=5)
+        assert backbone.batch == (8 if devices is None else 6)
+        result = backbone._image_tangents(
+            backbone._image_params, random_pixels(np.random.default_rng(0), backbone.batch)
+        )
+        assert result.sharding.num_devices == (4 if devices is None else 3)
+        assert_same_features(backbone, NumpyTowers(state, **HEADS))
+
+
+def test_four_devices(folder):
+    code = f"import test_backbones; test_backbones.check_devices({str(folder)!r}); print('passed')"
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "passed\n"
+
+
+@pytest.mark.slow
+def test_full_size(tmp_path):
+    torch = pytest.importorskip("torch")
+    state = random_state(FULL)
+    model = {key: torch.from_numpy(value) for key, value in state.items()}
+    torch.save({"model": model}, tmp_path / "meru_vit_b.pth")
+    found = convert_checkpoint(tmp_path / "meru_vit_b.pth", tmp_path / "out", NAME)
+    assert (found["image_heads"], found["text_heads"]) == (12, 8)
+    backbone = load_backbone(tmp_path / "out", batch=4)
+    assert_same_features(backbone, TorchTowers(state, 12, 8), 4, FULL)
+
+
+def test_batches_change_nothing(backbone, folder):
+    pixels, tokens, classes = samples(11)
+    other = load_backbone(folder, batch=3)
+    whole = backbone.encode_images(pixels)
+    np.testing.assert_allclose(whole, other.encode_images(pixels), atol=1e-5)
+    for rows in ([4], [], [10, 2, 3, 3, 1, 0, 5, 4, 9]):
+        np.testing.assert_allclose(backbone.encode_images(pixels[rows]), whole[rows], atol=1e-6)
+    np.testing.assert_allclose(
+        backbone.prototypes(tokens, classes), other.prototypes(tokens, classes), atol=1e-5
+    )
+    compiled = [f._cache_size() for f in (backbone._image_tangents, backbone._text_tangents)]
+    assert compiled == [1, 1]
+
+
+def test_bfloat16_is_near(backbone, folder):
+    pixels, tokens, _ = samples(5)
+    fast = load_backbone(folder, "bfloat16", batch=8)
+    for found, expected in (
+        (fast.encode_images(pixels), backbone.encode_images(pixels)),
+        (fast.encode_texts(tokens), backbone.encode_texts(tokens)),
+    ):
+        off = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+        assert found.dtype == np.float32
+        assert 1e-4 < off.max() < 0.03
+
+
+def test_what_follows_the_end_has_no_effect(backbone):
+    _, tokens, _ = samples(4)
+    tokens[:, 5], tokens[:, 6:] = SMALL.vocabulary - 1, 0
+    other = tokens.copy()
+    other[:, 6:] = 7
+    a, b = backbone.encode_texts(tokens), backbone.encode_texts(other)
+    np.testing.assert_array_equal(a, b)
+    other[:, 4] = 7
+    assert np.abs(backbone.encode_texts(other) - a).max() > 1e-2
+
+
+def test_prompts_are_averaged_before_the_map(backbone):
+    _, tokens, _ = samples(4)
+    one = backbone.prototypes(tokens, np.arange(4))
+    np.testing.assert_allclose(one, backbone.encode_texts(tokens), atol=1e-6)
+    mean = backbone.prototypes(tokens[:2], np.array([0, 0]))[0]
+    assert np.abs(mean - one[:2].mean(axis=0)).max() > 1e-2
+
+
+def test_points_end_where_those_of_meru_do():
+    K = 5.0
+    v = np.float32([[1e-9, 0], [0, 0], [3, 4], [30, -40], [1e6, 0]])
+    c = 1 / K
+    n = math.sqrt(c) * np.linalg.norm(v.astype(float), axis=1, keepdims=True)
+    expected = np.sinh(np.clip(n, 1e-8, math.asinh(2**15))) * v / np.maximum(n, 1e-8)
+    found = np.asarray(to_points(jax.numpy.asarray(v), K))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(found[-1, 0], 2**15 * math.sqrt(K), rtol=1e-5)
+
+
+def test_what_a_backbone_tells(backbone, state):
+    assert backbone.name == NAME
+    np.testing.assert_allclose(backbone.K, 5.0, rtol=1e-6)
+    np.testing.assert_allclose(backbone.tau, math.exp(-3), rtol=1e-6)
+    sizes = (backbone.dimension, backbone.image_size, backbone.context, backbone.vocabulary)
+    assert sizes == (48, 32, 12, 100)
+    assert backbone.provenance["file"] == "small.pth"
+    assert len(backbone.fingerprint) == 64
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda b, p, t: b.encode_images(p / 255), r"pixels must be uint8 of shape \(n, 32, 32, 3"),
+        (lambda b, p, t: b.encode_images(p[0]), r"got uint8 of shape \(32, 32, 3\)"),
+        (lambda b, p, t: b.encode_images(p[:, :16, :16]), r"got uint8 of shape \(4, 16, 16, 3\)"),
+        (lambda b, p, t: b.encode_texts(t[:, :5]), r"tokens .* \(n, 12\), got int32 .*\(4, 5\)"),
+        (lambda b, p, t: b.encode_texts(t * 1.0), "tokens must be whole numbers"),
+        (lambda b, p, t: b.encode_texts(t - 1), "tokens must be from 0 to 99, got -1 to 98"),
+        (lambda b, p, t: b.encode_texts(t + 1), "tokens must be from 0 to 99, got 1 to 100"),
+        (lambda b, p, t: b.prototypes(t, np.zeros(3, int)), "one for each of 4 texts"),
+        (lambda b, p, t: b.prototypes(t, np.zeros(4)), "whole numbers from 0"),
+        (lambda b, p, t: b.prototypes(t, np.arange(4) - 1), "whole numbers from 0"),
+        (lambda b, p, t: b.prototypes(t, 2 * np.arange(4)), "without gaps, got no text for 1"),
+        (lambda b, p, t: b.prototypes(t[:0], np.zeros(0, int)), "at least one"),
+    ],
+)
+def test_wrong_arguments(backbone, call, match):
+    pixels, tokens, _ = samples(4)
+    with pytest.raises(ValueError, match=match):
+        call(backbone, pixels, tokens)
+
+
+def test_wrong_options(folder):
+    for options, match in (
+        ({"dtype": "float16"}, "dtype must be one of"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"devices": []}, "devices must hold at least one"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            load_backbone(folder, **options)
+
+
+# Conversion
+
+
+def test_sizes_of_the_published_model():
+    shapes = published_shapes(vars(FULL))
+    assert sum(math.prod(shape) for key, shape in shapes.items() if key not in PIXELS) == 149619972
+    assert read_sizes(shapes) == vars(FULL)
+
+
+def changed(state, **changes):
+    """The state with other tensors; None removes one."""
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    found = {**state, **changes}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"visual__norm__weight": None}, ["missing: visual.norm.weight."]),
+        ({"curv": None, "visual_proj__weight": None}, ["missing: curv, visual_proj.weight."]),
+        ({"visual__extra": zeros(3)}, ["unexpected: visual.extra."]),
+        (
+            {"visual__blocks__4__norm1__bias": zeros(64)},
+            ["missing: visual.blocks.2.norm1.weight,", "visual.blocks.4.mlp.fc2.bias."],
+        ),
+        ({"visual__blocks__01__norm1__bias": zeros(64)}, ["unexpected: visual.blocks.01.norm1"]),
+        (
+            {"visual__norm__bias": zeros(63), "textual__extra": zeros(1), "curv": None},
+            [
+                "missing: curv;",
+                "unexpected: textual.extra;",
+                "wrong shape: visual.norm.bias (63,) instead of (64,).",
+            ],
+        ),
+        (
+            {"visual__blocks__0__attn__qkv__weight": zeros(128, 64)},
+            ["wrong shape: visual.blocks.0.attn.qkv.weight (128, 64) instead of (192, 64)."],
+        ),
+        ({"visual__cls_token": zeros(64)}, ["visual.cls_token (64,) instead of (1, 1, 64)."]),
+        ({"visual_proj__weight": zeros(47, 64)}, ["textual_proj.weight (48, 64) instead of"]),
+        ({"visual__pos_embed": zeros(1, 16, 64)}, ["visual.pos_embed with 16 rows instead of"]),
+        ({"visual__pos_embed": zeros(1, 1, 64)}, ["visual.pos_embed with 1 rows instead of"]),
+        ({"visual__patch_embed__proj__weight": zeros(64, 3, 8, 9)}, ["(64, 3, 8, 9) instead of"]),
+        ({"curv": zeros(1)}, ["curv (1,) instead of ()."]),
+        ({"curv": np.array(3)}, ["curv of int64 instead of floats."]),
+        ({"pixel_mean": zeros(3)}, ["pixel_mean (3,) instead of (3, 1, 1)."]),
+    ],
+)
+def test_tensors_that_do_not_fit(tmp_path, state, changes, told):
+    path = write_checkpoint(tmp_path / "odd.pth", changed(state, **changes))
+    with pytest.raises(CheckpointError, match=r"odd\.pth does not hold the tensors") as error:
+        convert_checkpoint(path, tmp_path / "out", NAME)
+    for text in told:
+        assert text in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
+
+
+def test_one_wrong_width_is_told_everywhere(tmp_path, state):
+    narrow = {k: v[..., :32] for k, v in state.items() if k.startswith("visual.norm")}
+    with pytest.raises(CheckpointError) as error:
+        check_tensors(tmp_path, {**state, **narrow})
+    told = "visual.norm.weight (32,) instead of (64,), visual.norm.bias (32,) instead of (64,)"
+    assert told in str(error.value)
+
+
+def test_other_models(tmp_path, state):
+    plain = changed(state, curv=None, visual_alpha=None, textual_alpha=None)
+    with pytest.raises(CheckpointError, match=r"is a CLIP checkpoint: .* no hyperboloid"):
+        check_tensors(tmp_path, plain)
+    with pytest.raises(CheckpointError, match=r"missing: curv, .*unexpected: fc\.weight"):
+        check_tensors(tmp_path, {"fc.weight": zeros(3)})
+    with pytest.raises(CheckpointError, match=r"visual\.blocks\.0\.norm1\.weight"):
+        check_tensors(tmp_path, {k: v for k, v in state.items() if ".blocks." not in k})
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "match"),
+    [
+        ({"curv": np.array(np.nan, "f4")}, {}, "curv must be a logarithm"),
+        ({"logit_scale": np.array(100, "f4")}, {}, "logit_scale must be .* got 100"),
+        ({"pixel_std": zeros(3, 1, 1)}, {}, "pixel_std positive"),
+        ({"visual__norm__bias": zeros(64) + np.inf}, {}, r"visual\.norm\.bias is not finite\."),
+        ({"visual__norm__bias": zeros(64) + 1e5}, {"dtype": "float16"}, "not in float16; use"),
+        ({}, {"image_heads": 5}, "image tower of width 64 cannot have 5 heads"),
+        ({}, {"text_heads": 0}, "text_heads must be at least 1"),
+        ({}, {"dtype": "int8"}, "dtype must be one of"),
+        ({}, {"name": "MERU"}, "name must be model/data .* meru-b/grit"),
+        ({}, {"name": "../up"}, "name must be model/data"),
+    ],
+)
+def test_values_that_cannot_be(tmp_path, state, changes, options, match):
+    path = write_checkpoint(tmp_path / "odd.pth", changed(state, **changes))
+    with pytest.raises(ValueError, match=match):
+        convert_checkpoint(path, tmp_path / "out", **{"name": NAME, **options})
+    assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
+
+
+def test_heads_by_width(tmp_path, state):
+    path = write_checkpoint(tmp_path / "a.pth", state)
+    found = convert_checkpoint(path, tmp_path / "out", NAME)
+    assert (found["image_heads"], found["text_heads"]) == (1, 1)
+    wide = SMALL.__class__(**{**vars(SMALL), "image_width": 384, "text_width": 384})
+    path = write_checkpoint(tmp_path / "b.pth", random_state(wide))
+    found = convert_checkpoint(path, tmp_path / "wide", "meru-s/grit")
+    assert (found["image_heads"], found["text_heads"]) == (12, 6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_checkpoints_of_other_types(tmp_path, state, dtype):
+    to = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    cast = {k: v.astype(to) if v.dtype == np.float32 else v for k, v in state.items()}
+    path = write_checkpoint(tmp_path / "a.pth", cast)
+    convert_checkpoint(path, tmp_path / "out", NAME, **HEADS)
+    exact = {k: np.asarray(v, np.float32) for k, v in cast.items()}
+    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(exact, **HEADS), 4)
+
+
+def test_half_the_size(tmp_path, state, folder):
+    path = write_checkpoint(tmp_path / "a.pth", state)
+    convert_checkpoint(path, tmp_path / "out", NAME, dtype="float16", **HEADS)
+    size, full = ((f / "weights.safetensors").stat().st_size for f in (tmp_path / "out", folder))
+    assert size < 0.6 * full
+    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, **HEADS), 4, atol=3e-2)
+
+
+def test_conversion_gives_the_same_bytes_and_overwrites_nothing(tmp_path, state, folder):
+    path = write_checkpoint(tmp_path / "small.pth", state)
+    convert_checkpoint(path, tmp_path / "out", NAME, **HEADS)
+    for name in ("weights.safetensors", "backbone.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
+    before = (tmp_path / "out" / "backbone.json").stat().st_mtime_ns
+    with pytest.raises(ValueError, match="exists already"):
+        convert_checkpoint(path, tmp_path / "out", NAME)
+    assert (tmp_path / "out" / "backbone.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"schema": 2}, "schema must be 1, got 2"),
+        ({"K": -1.0}, "K must be finite and positive"),
+        ({"K": "10"}, "K must be finite and positive"),
+        ({"pixel_std": [0.1, 0.2]}, "pixel_std must be"),
+        ({"image_heads": 5}, "image_heads = 5 does not divide 64"),
+        ({"sizes": {}}, "not a readable backbone"),
+        ({"sizes": {**vars(SMALL), "patch": 4}}, r"image\.patch\.kernel must have shape \(48, 64"),
+        ({"sizes": {**vars(SMALL), "text_layers": 1}}, r"text\.layers\.1\.\S+ must have shape"),
+        ({"sizes": {**vars(SMALL), "text_layers": 10**9}}, "text_layers must be from 1 to 999"),
+        ({"sizes": {**vars(SMALL), "context": 12.0}}, "context must be from 1"),
+        ({"dtype": "float16"}, "must have shape .* in float16"),
+        ({"weights_sha256": "0"}, r"weights\.safetensors does not match its checksum"),
+    ],
+)
+def test_descriptions_that_do_not_fit(tmp_path, folder, change, match):
+    found = {**json.loads((folder / "backbone.json").read_text()), **change}
+    found["sha256"] = description_digest(found)
+    (tmp_path / "backbone.json").write_text(json.dumps(found))
+    (tmp_path / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=match) as error:
+        load_backbone(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_damaged_folders(tmp_path, folder):
+    with pytest.raises(CheckpointError, match=r"backbone\.json is missing; make one with"):
+        load_backbone(tmp_path)
+    text = (folder / "backbone.json").read_text()
+    for damaged in ("{", "[]", text.replace("redcaps", "redcapz")):
+        (tmp_path / "backbone.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=str(tmp_path)):
+            load_backbone(tmp_path)
+    (tmp_path / "backbone.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
+        load_backbone(tmp_path)
+    weights = bytearray((folder / "weights.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (tmp_path / "weights.safetensors").write_bytes(weights)
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors does not match its checksum"):
+        load_backbone(tmp_path)
+
+
+def command(*arguments):
+    script = ROOT / "experiments" / "convert_checkpoint.py"
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_command_line(tmp_path, state, folder):
+    path = write_checkpoint(tmp_path / "small.pth", state)
+    options = ("--name", NAME, "--image-heads", 4, "--text-heads", 2)
+    done = command(path, tmp_path / "out", *options)
+    assert done.returncode == 0, done.stderr
+    for text in (
+        "2 layers of width 64, 4 heads, patches of 8 in 32 x 32 pixels, ",
+        "12 tokens of 100",
+        "K            5 (curvature -0.2)",
+        "tau          0.0497871",
+        "image 0.67032, text 0.40657",
+        "pixel std    0.2, 0.3, 0.25",
+    ):
+        assert text in done.stdout
+    assert (tmp_path / "out" / "backbone.json").read_bytes() == (
+        folder / "backbone.json"
+    ).read_bytes()
+    path.write_bytes(path.read_bytes()[:-5])
+    done = command(path, tmp_path / "other", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"convert_checkpoint: {path} is truncated")
+    assert done.stderr.count("\n") == 1
+    assert command(path, tmp_path / "other").returncode == 2

@@ -1,0 +1,180 @@
+"""The towers written out a second time: in NumPy, head by head in float64, and in PyTorch."""
+
+import math
+
+import numpy as np
+from scipy.special import erf
+
+
+def heads_of(q, k, v, heads, causal):
+    """Attention of one sequence, head by head."""
+    width = q.shape[1] // heads
+    out = np.empty_like(q)
+    for head in range(heads):
+        at = slice(head * width, (head + 1) * width)
+        logits = q[:, at] @ k[:, at].T / math.sqrt(width)
+        if causal:
+            logits[np.triu_indices(len(q), 1)] = -np.inf
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        out[:, at] = weights / weights.sum(axis=1, keepdims=True) @ v[:, at]
+    return out
+
+
+class NumpyTowers:
+    """Features from a state dict with published names, one sample at a time."""
+
+    def __init__(self, state, image_heads, text_heads):
+        self.state = {key: np.asarray(value, np.float64) for key, value in state.items()}
+        self.image_heads, self.text_heads = image_heads, text_heads
+        self.c = math.exp(self.state["curv"])
+
+    def linear(self, x, weight, bias):
+        return x @ self.state[weight].T + self.state[bias]
+
+    def norm(self, x, name):
+        x = x - x.mean(axis=-1, keepdims=True)
+        x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+        return x * self.state[f"{name}.weight"] + self.state[f"{name}.bias"]
+
+    def layer(self, x, norms, qkv, out, up, down, heads, causal):
+        q, k, v = np.split(self.linear(self.norm(x, norms[0]), *qkv), 3, axis=1)
+        x = x + self.linear(heads_of(q, k, v, heads, causal), *out)
+        inside = self.linear(self.norm(x, norms[1]), *up)
+        return x + self.linear(inside * (1 + erf(inside / math.sqrt(2))) / 2, *down)
+
+    def image_tangent(self, pixels):
+        state = self.state
+        kernel = state["visual.patch_embed.proj.weight"]
+        mean, std = (state[f"pixel_{name}"].ravel() for name in ("mean", "std"))
+        picture = (pixels / 255.0 - mean) / std
+        patch = kernel.shape[-1]
+        rows = [state["visual.cls_token"][0, 0]]
+        for y in range(0, len(picture), patch):
+            for x in range(0, len(picture), patch):
+                cut = picture[y : y + patch, x : x + patch]
+                seen = np.einsum("yxc,ocyx->o", cut, kernel)
+                rows.append(seen + state["visual.patch_embed.proj.bias"])
+        x = np.stack(rows) + state["visual.pos_embed"][0]
+        i = 0
+        while f"visual.blocks.{i}.norm1.weight" in state:
+            names = (
+                [f"visual.blocks.{i}.{part}.{kind}" for kind in ("weight", "bias")]
+                for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+            )
+            norms = [f"visual.blocks.{i}.norm{j}" for j in (1, 2)]
+            x = self.layer(x, norms, *names, self.image_heads, False)
+            i += 1
+        return state["visual_proj.weight"] @ self.norm(x, "visual.norm")[0]
+
+    def text_tangent(self, tokens):
+        state = self.state
+        x = np.stack([state["textual.token_embed.weight"][t] for t in tokens])
+        x = x + state["textual.posit_embed"][: len(tokens)]
+        i = 0
+        while f"textual.resblocks.{i}.ln_1.weight" in state:
+            block = f"textual.resblocks.{i}"
+            names = (
+                [f"{block}.attn.in_proj_{kind}" for kind in ("weight", "bias")],
+                *(
+                    [f"{block}.{part}.{kind}" for kind in ("weight", "bias")]
+                    for part in ("attn.out_proj", "mlp.c_fc", "mlp.c_proj")
+                ),
+            )
+            norms = [f"{block}.ln_{j}" for j in (1, 2)]
+            x = self.layer(x, norms, *names, self.text_heads, True)
+            i += 1
+        end = list(tokens).index(max(tokens))
+        return state["textual_proj.weight"] @ self.norm(x, "textual.ln_final")[end]
+
+    def exp_map0(self, v):
+        n = math.sqrt(self.c) * np.linalg.norm(v)
+        return math.sinh(min(max(n, 1e-8), math.asinh(2**15))) * v / max(n, 1e-8)
+
+    def images(self, pixels):
+        alpha = math.exp(self.state["visual_alpha"])
+        return np.stack([self.exp_map0(alpha * self.image_tangent(p)) for p in pixels])
+
+    def texts(self, tokens):
+        alpha = math.exp(self.state["textual_alpha"])
+        return np.stack([self.exp_map0(alpha * self.text_tangent(t)) for t in tokens])
+
+    def prototypes(self, tokens, classes):
+        alpha = math.exp(self.state["textual_alpha"])
+        tangents = np.stack([self.text_tangent(t) for t in tokens])
+        means = [tangents[classes == c].mean(axis=0) for c in range(max(classes) + 1)]
+        return np.stack([self.exp_map0(alpha * v) for v in means])
+
+
+class TorchTowers:
+    """Features from the same state dict by PyTorch's own operations, in batches of float32."""
+
+    def __init__(self, state, image_heads, text_heads):
+        import torch
+
+        self.torch, self.F = torch, torch.nn.functional
+        self.state = {key: torch.from_numpy(np.array(value)) for key, value in state.items()}
+        self.image_heads, self.text_heads = image_heads, text_heads
+
+    def linear(self, x, name):
+        return self.F.linear(x, self.state[f"{name}.weight"], self.state[f"{name}.bias"])
+
+    def norm(self, x, name):
+        weight, bias = (self.state[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        return self.F.layer_norm(x, weight.shape, weight, bias, 1e-5)
+
+    def attention(self, qkv, heads, causal):
+        n, length, width = qkv.shape
+        split = qkv.reshape(n, length, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
+        seen = self.F.scaled_dot_product_attention(*split, is_causal=causal)
+        return seen.transpose(1, 2).reshape(n, length, width // 3)
+
+    def image_tangents(self, pixels):
+        torch, state = self.torch, self.state
+        x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+        x = (x - state["pixel_mean"]) / state["pixel_std"]
+        kernel = state["visual.patch_embed.proj.weight"]
+        x = self.F.conv2d(x, kernel, state["visual.patch_embed.proj.bias"], kernel.shape[-1])
+        x = x.flatten(2).transpose(1, 2)
+        x = torch.cat([state["visual.cls_token"].expand(len(x), -1, -1), x], dim=1)
+        x = x + state["visual.pos_embed"]
+        i = 0
+        while (block := f"visual.blocks.{i}") + ".norm1.weight" in state:
+            qkv = self.linear(self.norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
+            seen = self.attention(qkv, self.image_heads, False)
+            x = x + self.linear(seen, f"{block}.attn.proj")
+            inside = self.linear(self.norm(x, f"{block}.norm2"), f"{block}.mlp.fc1")
+            x = x + self.linear(self.F.gelu(inside), f"{block}.mlp.fc2")
+            i += 1
+        return self.norm(x, "visual.norm")[:, 0] @ state["visual_proj.weight"].T
+
+    def text_tangents(self, tokens):
+        torch, state = self.torch, self.state
+        tokens = torch.from_numpy(tokens).long()
+        x = state["textual.token_embed.weight"][tokens]
+        x = x + state["textual.posit_embed"][: tokens.shape[1]]
+        i = 0
+        while (block := f"textual.resblocks.{i}") + ".ln_1.weight" in state:
+            weight, bias = (state[f"{block}.attn.in_proj_{kind}"] for kind in ("weight", "bias"))
+            qkv = self.F.linear(self.norm(x, f"{block}.ln_1"), weight, bias)
+            seen = self.attention(qkv, self.text_heads, True)
+            x = x + self.linear(seen, f"{block}.attn.out_proj")
+            inside = self.linear(self.norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
+            x = x + self.linear(self.F.gelu(inside), f"{block}.mlp.c_proj")
+            i += 1
+        end = x[torch.arange(len(x)), tokens.argmax(dim=1)]
+        return self.norm(end, "textual.ln_final") @ state["textual_proj.weight"].T
+
+    def exp_map0(self, v):
+        n = self.state["curv"].exp().sqrt() * v.norm(dim=-1, keepdim=True)
+        return (n.clamp(1e-8, math.asinh(2**15)).sinh() * v / n.clamp(min=1e-8)).numpy()
+
+    def images(self, pixels):
+        return self.exp_map0(self.image_tangents(pixels) * self.state["visual_alpha"].exp())
+
+    def texts(self, tokens):
+        return self.exp_map0(self.text_tangents(tokens) * self.state["textual_alpha"].exp())
+
+    def prototypes(self, tokens, classes):
+        tangents = self.text_tangents(tokens)
+        means = [tangents[classes == c].mean(dim=0) for c in range(max(classes) + 1)]
+        return self.exp_map0(self.torch.stack(means) * self.state["textual_alpha"].exp())
