@@ -120,5 +120,5 @@ def damaged_pictures() -> dict[str, bytes]:
         "half a webp": webp[: len(webp) // 2],
         "half a tiff": tiff[: len(tiff) // 2],
         "a bitmap without pixels": b"P6 0 4 255 ",
-        "a picture that would start a program": b"%!PS-Adobe-3.0\n%%BoundingBox: 0 0 9 9\n",
+        "a picture that would start a program": saved(rgb, "EPS"),
     }

@@ -152,6 +152,12 @@ def test_damaged_pictures_are_refused(name):
         read_picture(DAMAGED[name], SIZE, "crop")
 
 
+def test_only_known_formats_are_opened():
+    for format in ("EPS", "ICO", "TGA"):
+        with pytest.raises(PictureError, match=r"none of the formats .*JPEG.*PNG"):
+            read_picture(saved(texture(32, 32), format), SIZE, "crop")
+
+
 def test_large_pictures_are_refused(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     known, odd = saved(texture(40, 45), "PNG"), saved(texture(40, 51), "PNG")

@@ -125,16 +125,16 @@ def _fitted(name: str, image: Any, size: int, fit: str) -> Any:
         return image.resize((size, size), bicubic)
     short, long = sorted(image.size)
     longer = int(size * long / short)  # never less than size, so nothing has to be padded
+    wanted = (longer, size) if image.width > image.height else (size, longer)
     limit = 2 * (pillow.Image.MAX_IMAGE_PIXELS or math.inf)
     if size * longer > limit:
-        width, height = image.size
+        before, after = (f"{width} x {height}" for width, height in (image.size, wanted))
         raise PictureError(
-            f"{name} is too narrow to be cropped: {width} x {height} pixels would become "
-            f"{size} x {longer}, more than the limit of {limit} pixels."
+            f"{name} is too narrow to be cropped: {before} pixels would become {after}, more than "
+            f"the limit of {limit} pixels; fit = 'squash' can read it."
         )
-    wide = (longer, size) if image.width > image.height else (size, longer)
-    left, top = (round((length - size) / 2) for length in wide)
-    return image.resize(wide, bicubic).crop((left, top, left + size, top + size))
+    left, top = (round((length - size) / 2) for length in wanted)
+    return image.resize(wanted, bicubic).crop((left, top, left + size, top + size))
 
 
 def read_batches(
@@ -258,7 +258,7 @@ class _Quiet:
     MODULES = r"PIL\b"
 
     def __init__(self) -> None:
-        self.lock, self.readers = threading.Lock(), 0
+        self.lock, self.readers = threading.RLock(), 0  # a collected iterator also leaves
 
     def _is_own(self, entry: Any) -> bool:
         return getattr(entry[3], "pattern", None) == self.MODULES
