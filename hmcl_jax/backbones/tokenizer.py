@@ -1,0 +1,154 @@
+"""Texts to token ids: the byte-pair encoding of OpenAI CLIP, which MERU and HyCoCLIP also use.
+
+The ids are those of CLIP's own tokenizer, but the work is done by the ``tokenizers`` library. The
+merges are in ``clip_merges.txt.xz`` beside this file (MIT licence, see DATA_LICENSES.md).
+
+What CLIP's tokenizer does in odd cases is done here too:
+
+- ``<|startoftext|>`` and ``<|endoftext|>`` in a text are the ids 49406 and 49407, unless other
+  punctuation is right before them ("!<|endoftext|>" is punctuation and a word). The text tower
+  pools at the first end, so a text that holds one is read up to there.
+- U+0345, the Greek iota subscript where it could not be composed, is left out.
+
+Lone surrogates, which are no text, are refused; CLIP's tokenizer makes U+FFFD of them. Letters and
+digits are those of Unicode 16 (``tokenizers`` 0.23), in CLIP's tokenizer those that its ``regex``
+package knows: with regex 2026.11 all characters of Unicode 16 are split alike, and the letters and
+digits that came later (17,480, such as U+323B0) count as punctuation here.
+"""
+
+import functools
+import html
+import lzma
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax import _checks
+
+VOCABULARY = 49408
+START, END = 49406, 49407
+SPECIAL = {"<|startoftext|>": START, "<|endoftext|>": END}
+MERGES = Path(__file__).with_name("clip_merges.txt.xz")
+# CLIP's pattern ignores case. Texts are in lower case, so this concerns two characters only: the
+# long s (U+017F), another form of s, and U+0345, a mark that is also a form of the letter iota and
+# therefore in none of the classes.
+PIECES = (
+    "<\\|[s\u017f]tartoftext\\|>|<\\|endoftext\\|>|'[s\u017f]|'t|'re|'ve|'m|'ll|'d"
+    "|\\p{L}+|\\p{N}|[^\\s\\p{L}\\p{N}\u0345]+"
+)
+LONE_SURROGATE = re.compile(
+    "[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]"
+)
+
+
+class Tokenizer:
+    """Token ids of texts, as OpenAI CLIP gives them.
+
+    A text is repaired (``ftfy``), its HTML entities are resolved twice, white space is collapsed,
+    letters are made small. Its ids are put between 49406 and 49407 and followed by zeros; of a
+    text that is too long, the first ids are kept and the last of them becomes 49407.
+
+    Args:
+      context: length of every row, at least 2; that of the text tower.
+
+    Example:
+      >>> from hmcl_jax.backbones.tokenizer import Tokenizer
+      >>> Tokenizer(context=8)(["A photo of a dog.", ""])
+      array([[49406,   320,  1125,   539,   320,  1929,   269, 49407],
+             [49406, 49407,     0,     0,     0,     0,     0,     0]], dtype=int32)
+    """
+
+    def __init__(self, context: int = 77) -> None:
+        _checks.integer("context", context, 2)
+        self.context = int(context)
+        _machinery()  # a missing package is named now, not at the first text
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Token ids of every text.
+
+        Args:
+          texts: n strings.
+
+        Returns:
+          int32, shape (n, context).
+        """
+        if isinstance(texts, str | bytes):
+            raise TypeError(
+                f"texts must be a sequence of strings, got one {type(texts).__name__}; "
+                "write [text] for a single text."
+            )
+        rows = np.zeros((len(texts), self.context), np.int32)
+        for row, text in enumerate(texts):
+            _check_text(row, text)
+            ids = [START]
+            for piece in _pieces(text):
+                ids += _ids(piece)
+                if len(ids) >= self.context:
+                    break
+            ids = [*ids[: self.context - 1], END]
+            rows[row, : len(ids)] = ids
+        return rows
+
+
+def _check_text(row: int, text: Any) -> None:
+    if not isinstance(text, str):
+        remedy = "; decode it, for example as UTF-8" if isinstance(text, bytes) else ""
+        raise TypeError(f"texts[{row}] must be a string, got {type(text).__name__}{remedy}.")
+    lone = LONE_SURROGATE.search(text)
+    if lone:
+        raise ValueError(
+            f"texts[{row}] holds the lone surrogate {lone.group()!r} at position {lone.start()}, "
+            "which is half a character; read its source in the right encoding."
+        )
+
+
+def _pieces(text: str) -> list[str]:
+    """Words, digits and runs of other characters; their bytes in CLIP's alphabet."""
+    fix_text, split, _ = _machinery()
+    text = html.unescape(html.unescape(fix_text(text)))
+    return [piece for piece, _ in split(" ".join(text.split()).lower())]
+
+
+@functools.lru_cache(maxsize=2**16)
+def _ids(piece: str) -> tuple[int, ...]:
+    if piece in SPECIAL:
+        return (SPECIAL[piece],)
+    _, _, merge = _machinery()
+    return tuple(token.id for token in merge(piece))
+
+
+def _alphabet() -> list[str]:
+    """One visible character for every byte, in the order of CLIP's ids."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(byte) for byte in visible] + [chr(0x100 + i) for i in range(256 - len(visible))]
+
+
+@functools.lru_cache(maxsize=1)
+def _machinery() -> tuple[Any, Any, Any]:
+    """Functions that repair a text, split it into pieces, and merge a piece into tokens."""
+    try:
+        import ftfy
+        from tokenizers import Regex, models, pre_tokenizers
+    except ImportError as error:
+        raise ImportError(
+            f"Texts need the package {error.name!r}: pip install 'hmcl_jax[backbones]'"
+        ) from error
+    with lzma.open(MERGES, "rt", encoding="utf8") as lines:
+        merges = [(left, right) for left, right in map(str.split, lines)]
+    alphabet = _alphabet()
+    tokens = [*alphabet, *(f"{symbol}</w>" for symbol in alphabet), *map("".join, merges)]
+    model = models.BPE(
+        {token: i for i, token in enumerate([*tokens, *SPECIAL])},
+        merges,
+        end_of_word_suffix="</w>",
+    )
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return ftfy.fix_text, splitter.pre_tokenize_str, model.tokenize
