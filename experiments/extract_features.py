@@ -6,9 +6,9 @@
     python experiments/extract_features.py --backbone meru-b --out store --suite hmcl16 --root DATA
     python experiments/run_stream.py --stream store --out runs/mine
 
-A task is a folder: pictures by class, a CSV or JSONL table, COCO or Karpathy captions, tar shards
-(see hmcl_jax/data/ingest.py), or arrays of features from another encoder. A stopped extraction goes on with --resume and ends with the same
-bytes. Nothing is overwritten.
+A task is a folder: pictures by class, a CSV or JSONL table, COCO or Karpathy captions, tar shards,
+or arrays of features from another encoder (see hmcl_jax/data/ingest.py). A stopped extraction goes
+on with --resume and ends with the same bytes. Nothing is overwritten.
 """
 
 import argparse
@@ -16,17 +16,17 @@ import sys
 import time
 from pathlib import Path
 
-from hmcl_jax.backbones.backbone import load_backbone
-from hmcl_jax.backbones.checkpoint import CheckpointError
-from hmcl_jax.backbones.pictures import PictureError
-from hmcl_jax.backbones.tokenizer import Tokenizer
-from hmcl_jax.data.ingest import IngestError, open_collection, read_features, recognise
-from hmcl_jax.data.suites import ORDERS, SUITES, open_expected
 from rich.console import Console
 
+from hmcl_jax.backbones.backbone import load_backbone
+from hmcl_jax.backbones.checkpoint import CheckpointError
 from hmcl_jax.backbones.extract import ExtractError, Options, Source, extract_store
+from hmcl_jax.backbones.pictures import PictureError
+from hmcl_jax.backbones.tokenizer import Tokenizer
 from hmcl_jax.continual.cache import keep_programs
+from hmcl_jax.data.ingest import IngestError, open_collection, read_features, recognise
 from hmcl_jax.data.store import StoreError, read_store
+from hmcl_jax.data.suites import ORDERS, SUITES, open_expected
 from hmcl_jax.report.progress import ExtractView
 
 

@@ -303,8 +303,8 @@ def test_no_prompts_are_asked_for_at_once(data):
 
 
 def test_the_same_task_twice_is_refused(data):
+    twice = [open_collection(data / "pairs")] * 2
     with pytest.raises(ExtractError, match="'pairs' is given twice"):
-        twice = [open_collection(data / "pairs")] * 2
         extract_store(data / "store", twice, Plain(), tokenize, name="x", options=SMALL)
 
 

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import filelock
 import numpy as np
-from hmcl_jax.backbones.pictures import read_batches
-from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_names
 
+from hmcl_jax.backbones.pictures import read_batches
 from hmcl_jax.backbones.shards import Shard, Shards, write_atomically
+from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_names
 from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.evaluation import symmetric_recall, top1
 
@@ -269,6 +269,10 @@ def _enter(work: Path, plan: Mapping[str, Any], resume: bool) -> None:
     write_atomically(begun, json.dumps(plan, sort_keys=True).encode())
 
 
+# Rows of the source, their points, and what was bad.
+_Made = tuple[np.ndarray, np.ndarray, list[tuple[int, str, str]]]
+
+
 class _Maker:
     """Makes the tasks one after the other."""
 
@@ -322,10 +326,10 @@ class _Maker:
         """The score before anything is learned."""
         classes = task.kind == "classification"
         sides = ("prototypes", "test_features") if classes else ("test_general", "test_specific")
-        points = [np.asarray(task.arrays[side], np.float32) for side in sides]
+        general, specific = (np.asarray(task.arrays[side], np.float32) for side in sides)
         known = task.arrays["test_labels" if classes else "test_pairs"]
         score = top1 if classes else symmetric_recall
-        return float(score(*points, known, K=self.encoder.K, block=BLOCK))
+        return float(score(general, specific, known, K=self.encoder.K, block=BLOCK))
 
     def _shards(self, task: str, part: str, rows: int) -> Shards:
         size = self.options.batch * self.options.shard
@@ -339,14 +343,14 @@ class _Maker:
             prompts = [p.replace("{}", name) for name in source.classes for p in source.prompts]
             classes = np.repeat(np.arange(len(source.classes), dtype=np.int32), len(source.prompts))
             points = self.encoder.prototypes(self.tokenize(prompts), classes)
-            features = points.astype(self.options.dtype)
-            shards.write(0, Shard(features, np.arange(len(points))))
+            features = self._stored(source.name, "prototypes", points)
             done = Shard(features, np.arange(len(points)))
+            shards.write(0, done)
         self._tell(source.name, "prototypes", len(done.rows), len(done.rows), 0, 0.0)
         return np.asarray(done.features)
 
     def _texts(self, source: Collection, which: str, split: Split) -> np.ndarray:
-        def make(span: range) -> Iterator[tuple[np.ndarray, np.ndarray, list]]:
+        def make(span: range) -> Iterator[_Made]:
             for start in span[:: self.options.batch]:
                 rows = range(start, min(span.stop, start + self.options.batch))
                 tokens = self.tokenize([split.captions[row] for row in rows])
@@ -355,7 +359,7 @@ class _Maker:
         return self._make(source.name, f"{which} texts", len(split.captions), make).features
 
     def _pictures(self, source: Collection, which: str, split: Split) -> Shard:
-        def make(span: range) -> Iterator[tuple[np.ndarray, np.ndarray, list]]:
+        def make(span: range) -> Iterator[_Made]:
             chosen = [split.pictures[row] for row in span]
             batches = read_batches(
                 chosen,
@@ -367,7 +371,7 @@ class _Maker:
                 upright=self.options.upright,
             )
             for rows, pixels, bad in batches:
-                points = self.encoder.encode_images(pixels) if len(rows) else None
+                points = self.encoder.encode_images(pixels) if len(rows) else np.zeros((0, 1))
                 told = [(span.start + row, chosen[row].key, reason) for row, reason in bad]
                 yield span.start + np.asarray(rows, np.int64), points, told
 
@@ -376,7 +380,9 @@ class _Maker:
             raise ExtractError(f"{source.name}: no {which} picture can be read.")
         return found
 
-    def _make(self, task: str, part: str, rows: int, make: Callable[[range], Iterator]) -> Shard:
+    def _make(
+        self, task: str, part: str, rows: int, make: Callable[[range], Iterator[_Made]]
+    ) -> Shard:
         """All shards of a part, those that are finished from disk."""
         shards = self._shards(task, part, rows)
         started, fresh = time.perf_counter(), 0
