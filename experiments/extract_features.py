@@ -54,7 +54,7 @@ def parse() -> argparse.Namespace:
         "--prompt",
         action="append",
         metavar="TEXT",
-        help="such as 'a photo of a {}.', for tasks that bring none; may be given several times",
+        help="such as 'a photo of a {}.', instead of those that tasks bring; may be repeated",
     )
     how = parser.add_argument_group("how")
     how.add_argument("--batch", type=int, default=Options.batch)

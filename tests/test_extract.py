@@ -296,7 +296,7 @@ def test_features_of_another_encoder(data, tmp_path):
 
 
 def test_no_prompts_are_asked_for_at_once(data):
-    source = open_collection(data / "animals")
+    source = dataclasses.replace(open_collection(data / "animals"), prompts=())
     with pytest.raises(ExtractError, match="animals: no prompts"):
         extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
     assert not (data / "store.partial").exists()

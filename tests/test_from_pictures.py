@@ -94,8 +94,7 @@ def made(tmp_path_factory) -> Path:
 def extraction(root: Path, out: Path, *more: object) -> list[str]:
     tasks = [f"--task={root / name}" for name in ("folder", "tar", "table")]
     options = ("--backbone", root / "tiny", "--out", out, "--batch", 4, "--shard", 1)
-    prompts = ("--prompt", "a {}.", "--prompt", "a thing that is {}.")
-    return command("extract_features.py", *options, *tasks, *prompts, *more)
+    return command("extract_features.py", *options, *tasks, *more)
 
 
 @pytest.fixture(scope="module")

@@ -136,10 +136,10 @@ def _gap(
 
     chosen = pairs[_spread(len(pairs))]
     drawn = np.random.default_rng(0).integers(0, len(general), len(chosen))
-    centres = [np.asarray(centroid(points[side], K), np.float32) for side in points]
+    x, y = (centroid(points[side], K).astype(np.float32) for side in ("general", "specific"))
     return Gap(
         name,
-        float(lorentz.distance(*centres, K)),
+        float(lorentz.distance(x, y, K)),
         mean_distance(chosen[:, 0], chosen[:, 1]),
         mean_distance(chosen[:, 0], drawn),
     )
