@@ -1,0 +1,297 @@
+"""Pictures to pixels: decoded, resized and cropped as the reference protocols do, in threads.
+
+The pixels are those of torchvision's ``Resize`` and ``CenterCrop`` on the installed Pillow, byte
+for byte: ``convert("RGB")`` (alpha is dropped, not blended; 16-bit grey, CMYK and palettes as
+Pillow does; of an animation the first frame), then bicubic with antialias. EXIF rotation is not
+applied, because the protocols do not; ``upright=True`` applies it. Normalisation belongs to the
+backbone.
+
+Pillow 13 squashes upright formats first in height, earlier ones first in width. The pixels differ
+in the last digits (of 427 x 640 to 224 x 224, a fifth of the values, by 4 of 255 at most), so keep
+to one version of Pillow where results are compared to the bit.
+"""
+
+import collections
+import functools
+import io
+import math
+import os
+import threading
+import types
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hmcl_jax import _checks
+
+FITS = ("crop", "squash")
+# Not all that Pillow can open: some of its readers start other programs (EPS starts Ghostscript).
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+
+class PictureError(ValueError):
+    """A picture cannot be read."""
+
+
+class Picture(Protocol):
+    """What `read_batches` reads."""
+
+    @property
+    def key(self) -> str:
+        """Its name, for messages."""
+
+    def read(self) -> bytes:
+        """The bytes of its file."""
+
+
+class Batch(NamedTuple):
+    """Some pictures of a sequence, as `read_batches` gives them.
+
+    Attributes:
+      rows: int64 (k,), their places in the sequence, ascending.
+      pixels: uint8 (k, size, size, 3).
+      bad: (row, reason) of the pictures among them that were left out.
+    """
+
+    rows: np.ndarray
+    pixels: np.ndarray
+    bad: list[tuple[int, str]]
+
+
+def read_picture(
+    data: bytes, size: int, fit: str, *, upright: bool = False, key: str | None = None
+) -> np.ndarray:
+    """Decodes a picture and brings it to size.
+
+    Args:
+      data: the bytes of a file in one of `FORMATS`.
+      size: edge of the result.
+      fit: ``"crop"`` makes the short side `size` long and cuts out the centre (classification),
+        ``"squash"`` makes both sides `size` long (retrieval).
+      upright: turn the picture as its EXIF data says.
+      key: its name, for messages.
+
+    Returns:
+      uint8, shape (size, size, 3).
+
+    Raises:
+      PictureError: if it is damaged, in no known format, or larger than Pillow's limit, which is
+        twice ``PIL.Image.MAX_IMAGE_PIXELS``.
+
+    Example:
+      >>> from hmcl_jax.backbones.pictures import read_picture
+      >>> read_picture(b"P3 2 1 255  0 0 0  255 255 255", 1, "squash")
+      array([[[128, 128, 128]]], dtype=uint8)
+    """
+    _checks.integer("size", size, 1)
+    _checks.choice("fit", fit, FITS)
+    _checks.instance("data", data, bytes, "the bytes of a file")
+    name = "The picture" if key is None else f"Picture {key!r}"
+    if not data:
+        raise PictureError(f"{name} is empty.")
+    with _QUIET:
+        image = _fitted(name, _decoded(name, data, upright), size, fit)
+    return np.array(image)
+
+
+def _decoded(name: str, data: bytes, upright: bool) -> Any:
+    pillow = _pillow()
+    try:
+        with pillow.Image.open(io.BytesIO(data), formats=pillow.formats) as image:
+            turned = pillow.ImageOps.exif_transpose(image) if upright else image
+            return turned.convert("RGB")
+    except pillow.UnidentifiedImageError:
+        listed = ", ".join(pillow.formats)
+        raise PictureError(f"{name} is in none of the formats {listed}.") from None
+    except MemoryError:
+        raise
+    except pillow.Image.DecompressionBombError as error:
+        raise PictureError(f"{name} is too large: {_said(error)}.") from error
+    except Exception as error:  # damaged files raise whatever the decoder stumbled on
+        raise PictureError(f"{name} cannot be decoded: {_said(error)}.") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _fitted(name: str, image: Any, size: int, fit: str) -> Any:
+    pillow = _pillow()
+    bicubic = pillow.Image.Resampling.BICUBIC
+    if fit == "squash":
+        return image.resize((size, size), bicubic)
+    short, long = sorted(image.size)
+    longer = int(size * long / short)  # never less than size, so nothing has to be padded
+    wanted = (longer, size) if image.width > image.height else (size, longer)
+    limit = 2 * (pillow.Image.MAX_IMAGE_PIXELS or math.inf)
+    if size * longer > limit:
+        before, after = (f"{width} x {height}" for width, height in (image.size, wanted))
+        raise PictureError(
+            f"{name} is too narrow to be cropped: {before} pixels would become {after}, more than "
+            f"the limit of {limit} pixels; fit = 'squash' can read it."
+        )
+    left, top = (round((length - size) / 2) for length in wanted)
+    return image.resize(wanted, bicubic).crop((left, top, left + size, top + size))
+
+
+def read_batches(
+    pictures: Sequence[Picture],
+    size: int,
+    fit: str,
+    batch: int,
+    *,
+    workers: int | None = None,
+    on_error: str = "raise",
+    ahead: int = 2,
+    upright: bool = False,
+) -> Iterator[Batch]:
+    """Reads many pictures in order, some batches ahead, in threads.
+
+    Batch i is made of the pictures i * batch to (i + 1) * batch - 1, whether or not some of them
+    are left out. The threads end with the iterator: when it is used up, closed, or fails.
+
+    Args:
+      pictures: what to read.
+      size: edge of the results.
+      fit: ``"crop"`` or ``"squash"``, see `read_picture`.
+      batch: pictures at a time; the last batch may hold fewer.
+      workers: threads; all processors if None.
+      on_error: ``"raise"`` stops at the first picture that cannot be read, ``"skip"`` leaves it
+        out and lists it in ``Batch.bad``.
+      ahead: batches that are read while the caller works on one.
+      upright: turn the pictures as their EXIF data says.
+
+    Returns:
+      An iterator of (rows, pixels, bad), see `Batch`.
+
+    Raises:
+      PictureError: naming the picture, with ``on_error="raise"``.
+    """
+    for argument, value, least in (("size", size, 1), ("batch", batch, 1), ("ahead", ahead, 0)):
+        _checks.integer(argument, value, least)
+    if workers is not None:
+        _checks.integer("workers", workers, 1)
+    _checks.choice("fit", fit, FITS)
+    _checks.choice("on_error", on_error, ("raise", "skip"))
+    _pillow()  # a missing package is named now, not at the first batch
+
+    def read_into(target: np.ndarray, picture: Picture) -> PictureError | None:
+        return _read_into(target, picture, size, fit, upright)
+
+    return _batches(pictures, size, batch, workers or _processors(), on_error, ahead, read_into)
+
+
+def _batches(
+    pictures: Sequence[Picture],
+    size: int,
+    batch: int,
+    workers: int,
+    on_error: str,
+    ahead: int,
+    read_into: Any,
+) -> Iterator[Batch]:
+    started: collections.deque[tuple[range, np.ndarray, list[Future]]] = collections.deque()
+    starts = iter(range(0, len(pictures), batch))
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="pictures")
+    with _QUIET:
+        try:
+            while True:
+                while len(started) <= ahead and (start := next(starts, None)) is not None:
+                    rows = range(start, min(start + batch, len(pictures)))
+                    pixels = np.empty((len(rows), size, size, 3), np.uint8)
+                    jobs = [
+                        pool.submit(read_into, target, pictures[row])
+                        for target, row in zip(pixels, rows, strict=True)
+                    ]
+                    started.append((rows, pixels, jobs))
+                if not started:
+                    return
+                yield _finished(*started.popleft(), on_error)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _finished(rows: range, pixels: np.ndarray, jobs: list[Future], on_error: str) -> Batch:
+    errors = [job.result() for job in jobs]
+    bad = [(row, str(error)) for row, error in zip(rows, errors, strict=True) if error]
+    if bad and on_error == "raise":
+        remedy = "Repair it, or leave out what cannot be read with on_error='skip'."
+        raise PictureError(f"{bad[0][1]} {remedy}") from next(filter(None, errors))
+    good = np.array([not error for error in errors])
+    return Batch(np.array(rows)[good], pixels[good] if bad else pixels, bad)
+
+
+def _read_into(
+    target: np.ndarray, picture: Picture, size: int, fit: str, upright: bool
+) -> PictureError | None:
+    try:
+        try:
+            data = picture.read()
+        except (OSError, ValueError) as error:
+            return PictureError(f"Picture {picture.key!r} cannot be read: {_said(error)}.")
+        target[:] = read_picture(data, size, fit, upright=upright, key=picture.key)
+    except PictureError as error:
+        return error
+    except Exception as error:
+        error.add_note(f"This happened with picture {picture.key!r}.")
+        raise
+    return None
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Quiet:
+    """While pictures are read, Pillow's warnings about odd files are not shown.
+
+    With a filter of its own that is put in and taken out: ``warnings.catch_warnings`` would undo
+    what other threads did to the filters in between.
+    """
+
+    MODULES = r"PIL\b"
+
+    def __init__(self) -> None:
+        self.lock, self.readers = threading.RLock(), 0  # a collected iterator also leaves
+
+    def _is_own(self, entry: Any) -> bool:
+        return getattr(entry[3], "pattern", None) == self.MODULES
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.readers += 1
+            if not any(map(self._is_own, warnings.filters[:1])):
+                warnings.filterwarnings("ignore", module=self.MODULES)  # moves it to the front
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.readers -= 1
+            if not self.readers:
+                filters: Any = warnings.filters
+                filters[:] = [entry for entry in filters if not self._is_own(entry)]
+
+
+_QUIET = _Quiet()
+
+
+@functools.lru_cache(maxsize=1)
+def _pillow() -> types.SimpleNamespace:
+    """The parts of Pillow that are used, with all its readers loaded."""
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ImportError("Pictures need Pillow: pip install 'hmcl_jax[backbones]'") from error
+    with _QUIET:
+        Image.init()
+    return types.SimpleNamespace(
+        Image=Image,
+        ImageOps=ImageOps,
+        UnidentifiedImageError=UnidentifiedImageError,
+        formats=[name for name in FORMATS if name in Image.OPEN],
+    )

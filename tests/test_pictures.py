@@ -1,0 +1,376 @@
+"""Pictures: the pixels of Pillow and torchvision, damaged files, and batches read in threads."""
+
+import dataclasses
+import gc
+import io
+import itertools
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from odd_pictures import damaged_pictures, saved, sound_pictures, texture, turned
+from PIL import Image
+
+from hmcl_jax.backbones import pictures as module
+from hmcl_jax.backbones.pictures import PictureError, read_batches, read_picture
+
+SOUND = sound_pictures()
+DAMAGED = damaged_pictures()
+SIZE = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    key: str
+    data: bytes | Callable[[], bytes]
+
+    def read(self):
+        return self.data if isinstance(self.data, bytes) else self.data()
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name.startswith("pictures")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    yield
+    assert not threads()
+    assert not module._QUIET.readers
+    assert not any(map(module._QUIET._is_own, warnings.filters))
+
+
+def reference(data, size, fit):
+    """The calls that torchvision makes of Pillow: Resize, CenterCrop."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+    if fit == "squash":
+        return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
+    w, h = image.size
+    if w <= h:
+        ow, oh = size, int(size * h / w)
+    else:
+        oh, ow = size, int(size * w / h)
+    image = image.resize((ow, oh), Image.Resampling.BICUBIC)
+    top = int(round((oh - size) / 2.0))  # noqa: RUF046, as it is written there
+    left = int(round((ow - size) / 2.0))  # noqa: RUF046
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+@pytest.mark.parametrize("size", [1, 7, SIZE, 224])
+def test_pixels_are_those_of_pillow(fit, size):
+    assert len(SOUND) >= 50
+    for name, data in SOUND.items():
+        if size == 224 and name in ("1 x 300", "300 x 1"):
+            continue  # 15 million pixels
+        found = read_picture(data, size, fit)
+        assert found.shape == (size, size, 3)
+        assert found.dtype == np.uint8
+        np.testing.assert_array_equal(found, reference(data, size, fit), err_msg=name)
+
+
+def test_rounding_of_sizes_and_offsets():
+    for w, h in itertools.product(range(1, 30, 2), range(1, 31, 3)):
+        data = saved(texture(w, h), "BMP")
+        np.testing.assert_array_equal(
+            read_picture(data, 5, "crop"), reference(data, 5, "crop"), err_msg=f"{w} x {h}"
+        )
+
+
+def bicubic(length, wanted):
+    """Weights (wanted, length) of Keys' kernel with a = -1/2, widened where pixels are merged."""
+    scale = length / wanted
+    wide = max(scale, 1.0)
+    centre = (np.arange(wanted) + 0.5) * scale
+    x = np.abs((np.arange(length) + 0.5 - centre[:, None]) / wide)
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(("w", "h"), [(61, 40), (100, 640), (640, 480), (9, 9), (5, 31), (24, 24)])
+def test_resizing_is_bicubic_with_antialias(w, h):
+    pixels = np.asarray(texture(w, h)).astype(float)
+    data = saved(texture(w, h), "PNG")
+
+    def difference(found, ow, oh):
+        """In either order of the two directions, as versions of Pillow differ in it."""
+        across, down = ("ow,hwc->hoc", bicubic(w, ow)), ("oh,hwc->owc", bicubic(h, oh))
+        top, left = round((oh - SIZE) / 2), round((ow - SIZE) / 2)
+        differences = []
+        for order in ((across, down), (down, across)):
+            made = pixels
+            for product, weights in order:
+                made = np.clip(np.round(np.einsum(product, weights, made)), 0, 255)
+            made = made[top : top + SIZE, left : left + SIZE]
+            differences.append(np.abs(found - made).max())
+        return min(differences)
+
+    assert difference(read_picture(data, SIZE, "squash"), SIZE, SIZE) <= 1
+    longer = int(SIZE * max(w, h) / min(w, h))
+    wanted = (SIZE, longer) if w <= h else (longer, SIZE)
+    assert difference(read_picture(data, SIZE, "crop"), *wanted) <= 1
+
+
+def test_rotation_only_where_it_is_asked_for():
+    plain = texture(40, 40)
+    ways = Image.Transpose
+    undo = {
+        2: ways.FLIP_LEFT_RIGHT,
+        3: ways.ROTATE_180,
+        4: ways.FLIP_TOP_BOTTOM,
+        5: ways.TRANSPOSE,
+        6: ways.ROTATE_270,
+        7: ways.TRANSVERSE,
+        8: ways.ROTATE_90,
+    }
+    as_stored = read_picture(turned(plain, 1), 40, "squash")
+    for orientation, way in undo.items():
+        data = turned(plain, orientation)
+        np.testing.assert_array_equal(read_picture(data, 40, "squash"), as_stored)
+        upright = np.asarray(Image.fromarray(as_stored).transpose(way))
+        found = read_picture(data, 40, "squash", upright=True)
+        np.testing.assert_array_equal(found, upright)
+        assert (found != as_stored).any()
+        (batch,) = read_batches([File("a", data)], 40, "squash", 4, upright=True)
+        np.testing.assert_array_equal(batch.pixels[0], upright)
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_pictures_are_refused(name):
+    reasons = "is empty|in none of the formats|cannot be decoded"
+    with pytest.raises(PictureError, match=rf"Picture 'the key' .*({reasons}).*\.$"):
+        read_picture(DAMAGED[name], SIZE, "crop", key="the key")
+    with pytest.raises(PictureError, match=r"^The picture .*\.$"):
+        read_picture(DAMAGED[name], SIZE, "crop")
+
+
+def test_only_known_formats_are_opened():
+    for format in ("EPS", "ICO", "TGA"):
+        with pytest.raises(PictureError, match=r"none of the formats .*JPEG.*PNG"):
+            read_picture(saved(texture(32, 32), format), SIZE, "crop")
+
+
+def test_large_pictures_are_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    known, odd = saved(texture(40, 45), "PNG"), saved(texture(40, 51), "PNG")
+    assert read_picture(known, 5, "crop").shape == (5, 5, 3)  # Pillow only warns
+    with pytest.raises(PictureError, match=r"too large: .*2040 pixels.*2000 pixels"):
+        read_picture(odd, 5, "crop")
+    narrow = saved(texture(2, 200), "PNG")
+    with pytest.raises(PictureError, match=r"too narrow.*2 x 200 .*10 x 1000.*of 2000 pixels"):
+        read_picture(narrow, 10, "crop", key="narrow")
+    assert read_picture(narrow, 10, "squash").shape == (10, 10, 3)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert read_picture(narrow, 10, "crop").shape == (10, 10, 3)
+
+
+def test_mutated_files_give_pixels_or_an_error(rng):
+    outcomes = {"read": 0, "refused": 0}
+    names = [name for name in SOUND if len(SOUND[name]) < 20_000]
+    for trial in range(600):
+        data = bytearray(SOUND[names[trial % len(names)]])
+        for _ in range(int(rng.integers(1, 4))):
+            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        if trial % 3 == 0:
+            del data[int(rng.integers(1, len(data))) :]
+        try:
+            assert read_picture(bytes(data), 8, "squash", upright=True).shape == (8, 8, 3)
+            outcomes["read"] += 1
+        except PictureError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 100
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_batches_keep_the_order(workers, ahead, rng):
+    delays = rng.random(len(SOUND)) * 0.004
+
+    def slowly(data, delay):
+        time.sleep(delay)
+        return data
+
+    files = [
+        File(name, lambda d=data, t=delay: slowly(d, t))
+        for (name, data), delay in zip(SOUND.items(), delays, strict=True)
+    ]
+    batches = [*read_batches(files, 8, "crop", 9, workers=workers, ahead=ahead)]
+    assert [len(rows) for rows, _, _ in batches] == [9] * (len(files) // 9) + [len(files) % 9]
+    rows = np.concatenate([batch.rows for batch in batches])
+    np.testing.assert_array_equal(rows, np.arange(len(files)))
+    assert rows.dtype == np.int64
+    pixels = np.concatenate([batch.pixels for batch in batches])
+    assert pixels.dtype == np.uint8
+    expected = np.stack([read_picture(data, 8, "crop") for data in SOUND.values()])
+    np.testing.assert_array_equal(pixels, expected)
+    assert all(batch.bad == [] for batch in batches)
+
+
+def mixed():
+    """Sound and damaged files in turn, and the rows of the damaged ones."""
+    sound = [File(name, data) for name, data in SOUND.items()]
+    broken = [File(name, data) for name, data in DAMAGED.items()]
+    files = [f for pair in zip(sound, broken, strict=False) for f in pair] + sound[len(broken) :]
+    return files, [row for row, file in enumerate(files) if file.key in DAMAGED]
+
+
+def test_damaged_pictures_are_left_out_and_counted():
+    files, broken = mixed()
+    batches = [*read_batches(files, 8, "squash", 5, on_error="skip")]
+    assert len(batches) == -(-len(files) // 5)
+    bad = [entry for batch in batches for entry in batch.bad]
+    assert [row for row, _ in bad] == broken
+    assert len(bad) == len(DAMAGED)
+    for row, reason in bad:
+        assert reason.startswith(f"Picture {files[row].key!r} ")
+    for index, (rows, pixels, missing) in enumerate(batches):
+        every = {*range(5 * index, min(5 * index + 5, len(files)))}
+        assert every == {*rows.tolist()} | {row for row, _ in missing}
+        for row, pixel in zip(rows, pixels, strict=True):
+            np.testing.assert_array_equal(pixel, read_picture(files[row].data, 8, "squash"))
+
+
+def test_the_first_damaged_picture_stops_it():
+    files, broken = mixed()
+    batches = read_batches(files, 8, "squash", 1)
+    for row in range(broken[0]):
+        assert next(batches).rows.tolist() == [row]
+    name = files[broken[0]].key
+    with pytest.raises(PictureError, match=rf"^Picture '{name}' .*\. Repair it.*on_error='skip'"):
+        next(batches)
+    assert not threads()
+    assert next(batches, None) is None
+
+
+def test_a_batch_of_damaged_pictures_only():
+    (batch,) = read_batches([File("a", b""), File("b", b"x")], 8, "crop", 4, on_error="skip")
+    assert batch.rows.shape == (0,)
+    assert batch.pixels.shape == (0, 8, 8, 3)
+    assert [row for row, _ in batch.bad] == [0, 1]
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "a.png"), ValueError("x")])
+def test_files_that_cannot_be_read(error):
+    def fail():
+        raise error
+
+    files = [File("sound", SOUND["gif"]), File("lost", fail)]
+    (batch,) = read_batches(files, 8, "crop", 4, on_error="skip")
+    ((row, reason),) = batch.bad
+    assert row == 1
+    assert reason.startswith("Picture 'lost' cannot be read: ")
+    assert str(error) in reason
+    with pytest.raises(PictureError, match="'lost' cannot be read"):
+        next(read_batches(files, 8, "crop", 4))
+
+
+def test_other_errors_are_not_hidden_and_name_the_picture():
+    def fail():
+        raise RuntimeError("a bug")
+
+    batches = read_batches([File("strange", fail)], 8, "crop", 4, on_error="skip")
+    with pytest.raises(RuntimeError, match="a bug") as caught:
+        next(batches)
+    assert "'strange'" in caught.value.__notes__[0]
+    with pytest.raises(TypeError, match="data must be the bytes of a file, got str"):
+        next(read_batches([File("text", lambda: "no bytes")], 8, "crop", 4, on_error="skip"))
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_few_batches_are_read_ahead(ahead):
+    begun, lock = [], threading.Lock()
+
+    def noted():
+        with lock:
+            begun.append(None)
+        return SOUND["plain ppm"]
+
+    files = [File(str(i), noted) for i in range(60)]
+    batches = read_batches(files, 2, "squash", 4, ahead=ahead, workers=3)
+    time.sleep(0.02)
+    assert not begun  # nothing before the first batch is asked for
+    for count, _ in enumerate(batches, 1):
+        limit = min(4 * (count + ahead), 60)
+        deadline = time.monotonic() + 5
+        while len(begun) < limit and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.003)
+        assert len(begun) == limit
+    assert count == 15
+
+
+def test_an_early_stop_ends_the_threads():
+    files = [File(name, data) for name, data in SOUND.items()]
+    batches = read_batches(files, 8, "crop", 2, workers=4, ahead=5)
+    next(batches)
+    assert threads()
+    batches.close()
+    assert not threads()
+
+    def first():
+        for batch in read_batches(files, 8, "crop", 2, workers=4, ahead=5):
+            return batch
+        return None
+
+    assert first().rows.tolist() == [0, 1]
+    gc.collect()
+    assert not threads()
+
+
+def test_nothing_to_read():
+    assert [*read_batches([], 8, "crop", 4)] == []
+
+
+def test_warnings_of_pillow_do_not_leak_and_others_do():
+    loud = [name for name in SOUND if name in ("png, palette, alphas", "mpo, malformed")]
+    assert len(loud) == 2
+    for name in loud:
+        with pytest.raises(UserWarning):
+            Image.open(io.BytesIO(SOUND[name])).convert("RGB")
+    files = [File(name, SOUND[name]) for name in loud * 20]
+    before = [*warnings.filters]
+    for _ in read_batches(files, 8, "crop", 4, workers=4):
+        with pytest.warns(UserWarning, match="mine"):
+            warnings.warn("mine", UserWarning, stacklevel=1)
+        with warnings.catch_warnings():  # takes the filter away again on its way out
+            warnings.simplefilter("error")
+            read_picture(SOUND[loud[0]], 8, "crop")
+    assert warnings.filters == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 0}, "size must be at least 1"),
+        ({"size": 2.5}, "size must be a whole number"),
+        ({"fit": "pad"}, "fit must be one of 'crop', 'squash', got fit = 'pad'"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"ahead": -1}, "ahead must be at least 0"),
+        ({"on_error": "warn"}, "on_error must be one of 'raise', 'skip'"),
+    ],
+)
+def test_arguments_are_checked_at_once(change, message):
+    arguments = {"size": 8, "fit": "crop", "batch": 4, **change}
+    with pytest.raises((TypeError, ValueError), match=message):
+        read_batches([], **arguments)
+
+
+def test_what_is_no_file_is_refused():
+    with pytest.raises(TypeError, match="data must be the bytes of a file, got str"):
+        read_picture("a.png", 8, "crop")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    module._pillow.cache_clear()
+    with pytest.raises(ImportError, match=r"Pillow.*hmcl_jax\[backbones\]"):
+        read_batches([], 8, "crop", 4)
