@@ -257,7 +257,8 @@ def _protect(
     if width is None:
         known = all(_checks.is_concrete(r) for r in rank.values())
         width = bucket(max(int(jnp.max(r)) for r in rank.values()) if known else limit, dim)
-    return _build(second, vectors, rank, heads, min(width, dim), moments_seeds, seeds)
+    joint = basis == "joint"
+    return _build(second, vectors, rank, heads, min(width, dim), joint, moments_seeds, seeds)
 
 
 @functools.partial(jax.jit, static_argnames=("joint", "by_task", "seeds"))
@@ -326,18 +327,19 @@ def _above_noise(values: jax.Array) -> jax.Array:
     return values > jnp.finfo(values.dtype).eps ** 0.85 * jnp.max(values, initial=0)
 
 
-@functools.partial(jax.jit, static_argnames=("width", "moments_seeds", "seeds"))
+@functools.partial(jax.jit, static_argnames=("width", "joint", "moments_seeds", "seeds"))
 def _build(
     second: Matrices,
     vectors: Matrices,
     rank: Matrices,
     heads: Matrices,
     width: int,
+    joint: bool,
     moments_seeds: bool,
     seeds: bool,
 ) -> Protection:
     if seeds or moments_seeds:
-        one = functools.partial(_build, width=width, moments_seeds=False, seeds=False)
+        one = functools.partial(_build, width=width, joint=joint, moments_seeds=False, seeds=False)
         ranks = any(r.ndim for r in rank.values())
         own = (moments_seeds, moments_seeds, ranks, seeds)
         return _seed_by_seed(one, own, second, vectors, rank, heads)
@@ -347,7 +349,10 @@ def _build(
         used = jnp.arange(width, dtype=jnp.int32) < rank[modality]
         V = vectors[modality][:, :width] * used.astype(W.dtype)[None, :]
         s0, S = second[modality][0, 1:], second[modality][1:, 1:]
-        values, axes = jnp.linalg.eigh(matmul(V.T, matmul(S, V)))
+        if joint:
+            values, axes = jnp.linalg.eigh(matmul(V.T, matmul(S, V)))
+        else:  # V are eigenvectors of S
+            values, axes = jnp.sum(V * matmul(S, V), axis=0), jnp.eye(width, dtype=W.dtype)
         kept = _above_noise(values)
         values = jnp.where(kept, values, 1)
         basis[modality] = V
