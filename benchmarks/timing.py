@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hmcl_jax.report.results import versions
+from hmcl_jax._versions import versions
 
 Sides = Mapping[str, Callable[[], Any]]
 

@@ -3,7 +3,7 @@
 Everything is made in shards (:mod:`hmcl_jax.backbones.shards`) in ``OUT.partial`` beside the store:
 a run that was stopped goes on with the next shard, and ends with the same bytes, because batches
 never reach across shards. ``OUT.partial/plan.json`` says what the shards were made of; another
-backbone, other data or other options are refused there.
+backbone, other data, options or versions are refused there.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import filelock
 import numpy as np
 
+from hmcl_jax._versions import versions
 from hmcl_jax.backbones.pictures import read_batches
 from hmcl_jax.backbones.shards import Shard, Shards, write_atomically
 from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_names
@@ -26,6 +27,7 @@ from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.evaluation import symmetric_recall, top1
 
 PLAN = "plan.json"
+MADE_BY = ("hmcl_jax", "jax", "jaxlib", "pillow", "tokenizers")  # they change features' last bits
 BLOCK = 4096  # rows that are scored at once
 
 
@@ -164,7 +166,11 @@ def extract_store(
             K=encoder.K,
             tau=encoder.tau,
             orders=orders,
-            provenance={"backbone": encoder.fingerprint, "plan": _digest(plan)},
+            provenance={
+                "backbone": plan["backbone"],
+                "versions": ", ".join(f"{name} {v}" for name, v in plan["versions"].items()),
+                "plan": _digest(plan),
+            },
         )
     finally:
         lock.release()
@@ -201,6 +207,7 @@ def _plan(
     return {
         "name": name,
         "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
+        "versions": versions(MADE_BY),
         "options": made_by,
         "tasks": {source.name: _fingerprint(source) for source in sources},
         "orders": {key: list(order) for key, order in (orders or {}).items()},

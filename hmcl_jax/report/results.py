@@ -2,14 +2,13 @@
 
 import json
 import os
-import platform
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hmcl_jax._versions import versions
 from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import backward_transfer, overall
@@ -101,17 +100,6 @@ def latex_table(results: Mapping[str, StreamResult]) -> str:
             cells.append(f"${cell}$" if cell else "--")
         lines.append(" & ".join([name.replace("_", r"\_"), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers may depend on."""
-    found = {"python": platform.python_version()}
-    for package in ("hmcl_jax", "jax", "jaxlib", "optax", "numpy", "orbax-checkpoint"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def as_json(results: Mapping[str, StreamResult], about: Mapping[str, Any]) -> dict[str, Any]:
