@@ -327,3 +327,22 @@ def test_a_folder_of_shards_is_one_array(tmp_path):
     (tmp_path / "x" / "00001.json").unlink()
     with pytest.raises(ValueError, match="shard 1"):
         shards.whole()
+
+
+def test_progress_says_rate_and_time_left():
+    from rich.console import Console
+
+    from hmcl_jax.backbones.extract import Step
+    from hmcl_jax.report.progress import ExtractView
+
+    file = io.StringIO()
+    with ExtractView(Console(file=file), every=0.0) as view:
+        view(Step("cats", "train pictures", 100, 1000, 50, 10.0))
+        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
+        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
+        view(Step("cats", "test pictures", 10, 10, 0, 0.0))
+    assert file.getvalue().splitlines() == [
+        "cats: train pictures 100/1000, 5.0/s, left 0:03:00",
+        "cats: train pictures 1000/1000, 5.0/s",
+        "cats: test pictures 10/10, kept",
+    ]
