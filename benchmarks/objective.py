@@ -193,14 +193,14 @@ def measure(problem: Problem, repeats: int, compiled: bool) -> dict[str, float]:
                 raise SystemExit(f"objective: gradients of {m} differ by {off:.1e}.")
     if compiled and (fast := with_torch(problem, 1, True)) is not None:
         sides["compiled"] = fast
-    times = interleave(sides, repeats, warmup=2, pause=0.3)
+    times = interleave(sides, repeats, settle=True)
     return {name: undisturbed(values) / problem.minibatches for name, values in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true", help="smaller, for a first look")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=12)
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--compiled", action="store_true", help="torch.compile too (slow to start)")

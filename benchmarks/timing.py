@@ -19,7 +19,7 @@ Sides = Mapping[str, Callable[[], Any]]
 
 
 def interleave(
-    sides: Sides, repeats: int, warmup: int = 1, pause: float = 0.0
+    sides: Sides, repeats: int, warmup: int = 1, settle: bool = False
 ) -> dict[str, np.ndarray]:
     """Seconds of each side in each round.
 
@@ -30,8 +30,8 @@ def interleave(
       sides: functions by name.
       repeats: rounds that are counted.
       warmup: rounds before them, for compilation and caches.
-      pause: seconds before a side starts. Idle threads of another library spin for a while
-        before they sleep, and would take this side's cores.
+      settle: call a side twice in its turn and count the second. Threads of another library spin
+        for a while before they sleep, and would take this side's cores.
 
     Returns:
       ``{name: (repeats,)}``.
@@ -42,7 +42,8 @@ def interleave(
         turn = number % len(names)
         order = names[turn:] + names[:turn]
         for name in order[:: -1 if number % 2 else 1]:
-            time.sleep(pause)
+            if settle:
+                jax.block_until_ready(sides[name]())
             start = time.perf_counter()
             jax.block_until_ready(sides[name]())
             if number >= 0:
