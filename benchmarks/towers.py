@@ -5,7 +5,7 @@
     python benchmarks/towers.py --short             # a smaller tower; ours alone without PyTorch
 
 ViT-B/16 with random weights, from pixels of 224 x 224 to points on the hyperboloid, in float32.
-Sides take turns in one process, with a pause before each:
+Sides take turns in one process, each with a call to settle before the one that counts:
 
 - ours: `Backbone.encode_images`, one batch;
 - eager: the same in PyTorch with its fused attention, as published code of such models has it;
@@ -164,7 +164,7 @@ def main() -> None:
             raise SystemExit(f"towers: features differ by {off:.1e}.")
         if arguments.compiled and (compiled := with_torch(sizes, weights, pixels, True)):
             sides["compiled"] = compiled
-    times = interleave(sides, repeats, warmup=2, pause=0.3)
+    times = interleave(sides, repeats, settle=True)
     rows, found, claims = [], {}, []
     for side, seconds in times.items():
         fastest = undisturbed(seconds)
