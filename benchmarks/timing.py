@@ -13,7 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.report.results import versions
+
+decompose_in_one_thread()  # as the experiments do
 
 Sides = Mapping[str, Callable[[], Any]]
 
