@@ -24,7 +24,7 @@ test: $(STAMP)  ## the default suite
 test-all: $(STAMP)  ## the default suite and the slow tests
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS)
 
-BENCHMARKS ?= fit_task objective projection seeds scaling startup imagenet_task towers
+BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
 	set -e; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --short; done

@@ -14,6 +14,9 @@ import jax
 import numpy as np
 
 from hmcl_jax._versions import versions
+from hmcl_jax.continual.threads import decompose_in_one_thread
+
+decompose_in_one_thread()  # as the experiments do
 
 Sides = Mapping[str, Callable[[], Any]]
 

@@ -22,6 +22,7 @@ from hmcl_jax.continual import ConfigError, RunError, make_method, run_sweep
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
+from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report.figures import Curve, draw_frontier
 from hmcl_jax.report.results import write_files
@@ -63,6 +64,7 @@ def main() -> None:
     add_no_cache(parser)
     arguments = parser.parse_args()
     keep_programs(not arguments.no_cache)
+    decompose_in_one_thread()
     try:
         sweep_all(arguments)
     except (ConfigError, StoreError, RunError, ImportError, OSError) as error:

@@ -27,6 +27,7 @@ from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
+from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import check_results, markdown_table, write_results
@@ -135,6 +136,7 @@ def main() -> None:
         print(list_methods())
         return
     keep_programs(not arguments.no_cache)
+    decompose_in_one_thread()
     compiling = CompileTime()
     start = time.perf_counter()
 

@@ -20,6 +20,7 @@ from hmcl_jax.continual import ConfigError, Event, run_sweep
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import read_experiment, read_order
+from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import columns
 
@@ -47,6 +48,7 @@ def main() -> None:
     add_no_cache(parser)
     arguments = parser.parse_args()
     keep_programs(not arguments.no_cache)
+    decompose_in_one_thread()
     try:
         select(arguments)
     except (ConfigError, StoreError, OSError) as error:

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hmcl_jax.continual.threads import decompose_in_one_thread
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
+decompose_in_one_thread()
 
 
 @pytest.fixture(autouse=True, scope="session")
