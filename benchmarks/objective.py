@@ -16,8 +16,8 @@ counts; per minibatch:
 - eager, one: the same with one matrix of distances that serves both directions;
 - compiled: "eager, one" by torch.compile;
 - products: only the matrix products that ours does, compiled by XLA. Their time over ours is the
-  share of the rate of products that the whole objective reaches; eager over products is what no
-  implementation with these products in this precision can exceed.
+  share of the rate of products that the whole objective reaches; eager over products ("limit") is
+  about as far as one can get with these products in this precision.
 """
 
 import argparse
