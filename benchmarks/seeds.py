@@ -8,10 +8,19 @@ Learns one task (10 epochs of 8 minibatches of 256 pairs, d = 512) with several 
 ``vmap``, by ``map`` (one after the other inside one program) and by ``loop`` (one call of a program
 per seed), and by ``runs``: one seed after the other, each a run of its own. All take turns in one
 process after a warm-up; what is at once is compared with ``runs``.
+
+Last, whole commands: `experiments/run_stream.py` on the embedded stream with five seeds at once and
+with one after the other, compiled programs kept from a first start.
 """
 
 import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +60,25 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
     return lambda: [fitter(params, opt_state, state, task, info, some, 0) for some in chosen]
 
 
+def whole_runs(method: str, seeds: list[int]) -> dict[str, float]:
+    """Seconds of the command for all seeds at once, and of one command after the other."""
+    script = str(Path(__file__).resolve().parent.parent / "experiments" / "run_stream.py")
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "XDG_CACHE_HOME": f"{folder}/caches"}
+
+        def run(name: str, some: list[int]) -> float:
+            start = time.perf_counter()
+            chosen = ["--methods", method, "--seeds", ",".join(map(str, some))]
+            command = [sys.executable, script, *chosen, "--out", f"{folder}/{name}"]
+            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+            return time.perf_counter() - start
+
+        run("first", seeds)
+        run("first-single", seeds[:1])
+        at_once = run("at-once", seeds)
+        return {"at once": at_once, "one by one": sum(run(str(s), [s]) for s in seeds)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", default="1,2,5,10", help="numbers of seeds, with commas")
@@ -81,6 +109,9 @@ def main() -> None:
             for r in rows
         ],
     )
+    whole = {} if arguments.short else whole_runs(arguments.method, [42, 123, 456, 789, 1024])
+    if whole:
+        print_table(["five whole runs", "s"], [list(row) for row in whole.items()])
     chosen = "map" if jax.default_backend() == "cpu" else "vmap"
     claims = [
         claim(f"5 seeds at once ({chosen}) / one after the other, {r['kind']}", value, most=1)
@@ -88,7 +119,10 @@ def main() -> None:
         if r["seeds"] == 5
         for value in [r["x_runs"][chosen]["undisturbed"]]
     ]
-    print_json("seeds", method=arguments.method, rows=rows, claims=claims)
+    if whole:
+        quotient = whole["at once"] / whole["one by one"]
+        claims.append(claim("whole runs: at once / one by one", quotient, most=1))
+    print_json("seeds", method=arguments.method, rows=rows, whole=whole, claims=claims)
 
 
 if __name__ == "__main__":
