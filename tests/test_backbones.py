@@ -117,6 +117,8 @@ def test_four_devices(folder):
 def test_full_size(tmp_path):
     torch = pytest.importorskip("torch")
     state = random_state(FULL)
+    for key in ("visual_alpha", "textual_alpha"):  # as training begins: points of radius about 1
+        state[key] = np.array(-0.5 * np.log(512), np.float32)
     model = {key: torch.from_numpy(value) for key, value in state.items()}
     torch.save({"model": model}, tmp_path / "meru_vit_b.pth")
     found = convert_checkpoint(tmp_path / "meru_vit_b.pth", tmp_path / "out", NAME)
