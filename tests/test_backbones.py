@@ -1,5 +1,6 @@
 """Towers against two other forwards, conversion, and what is refused; small random checkpoints."""
 
+import dataclasses
 import json
 import math
 import os
@@ -83,6 +84,18 @@ def test_a_file_that_pytorch_wrote(tmp_path, state):
     torch.save({"model": model, "iteration": 3}, tmp_path / "small.pth")
     convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **HEADS)
     assert_same_features(load_backbone(tmp_path / "out"), TorchTowers(state, **HEADS))
+
+
+def test_sizes_are_read_off_the_shapes(tmp_path):
+    sizes = dataclasses.replace(
+        SMALL, image_layers=1, text_layers=3, patch=4, positions=10, context=7, text_width=128
+    )
+    state = random_state(sizes, seed=1)
+    path = write_checkpoint(tmp_path / "other.pth", state)
+    found = convert_checkpoint(path, tmp_path / "out", "mine/tiny")
+    assert found["sizes"] == vars(sizes)
+    backbone = load_backbone(tmp_path / "out", batch=4)
+    assert_same_features(backbone, NumpyTowers(state, 1, 2), 5, sizes)
 
 
 def check_devices(folder):
@@ -332,7 +345,7 @@ def test_heads_by_width(tmp_path, state):
     path = write_checkpoint(tmp_path / "a.pth", state)
     found = convert_checkpoint(path, tmp_path / "out", NAME)
     assert (found["image_heads"], found["text_heads"]) == (1, 1)
-    wide = SMALL.__class__(**{**vars(SMALL), "image_width": 384, "text_width": 384})
+    wide = dataclasses.replace(SMALL, image_width=384, text_width=384)
     path = write_checkpoint(tmp_path / "b.pth", random_state(wide))
     found = convert_checkpoint(path, tmp_path / "wide", "meru-s/grit")
     assert (found["image_heads"], found["text_heads"]) == (12, 6)

@@ -339,17 +339,21 @@ def to_points(tangents: jax.Array, K: float) -> jax.Array:
 
 
 def _tree(weights: Mapping[str, np.ndarray], tower: str, layers: int, dtype: str) -> dict[str, Any]:
-    """The parameters of a tower: a tree of arrays, those of its layers stacked."""
+    """The parameters of a tower: a tree of arrays, those of its layers stacked, but the last's."""
     tree: dict[str, Any] = {}
-    first = f"{tower}.layers.0."
     for name, array in weights.items():
-        if name.startswith(first):
-            rest = name.removeprefix(first)
-            array = np.stack([weights[f"{tower}.layers.{i}.{rest}"] for i in range(layers)])
-            name = f"{tower}.layers.{rest}"
-        elif not name.startswith(f"{tower}.") or name.startswith(f"{tower}.layers."):
+        of, *folders, last = name.split(".")
+        if of != tower:
             continue
-        *folders, last = name.split(".")[1:]
+        if folders[:1] == ["layers"]:
+            if folders[1] == str(layers - 1):
+                folders = ["last", *folders[2:]]
+            elif folders[1] == "0":
+                rest = ".".join([*folders[2:], last])
+                array = np.stack([weights[f"{tower}.layers.{i}.{rest}"] for i in range(layers - 1)])
+                folders = ["layers", *folders[2:]]
+            else:
+                continue
         inside = tree
         for folder in folders:
             inside = inside.setdefault(folder, {})
