@@ -60,7 +60,9 @@ def parse() -> argparse.Namespace:
     how.add_argument("--batch", type=int, default=Options.batch)
     how.add_argument("--shard", type=int, default=Options.shard, help="batches per shard")
     how.add_argument("--dtype", default=Options.dtype, help="of the store: float16 or float32")
-    how.add_argument("--compute", default="float32", help="of the towers: float32 or bfloat16")
+    how.add_argument(
+        "--compute", default="float32", choices=["float32", "bfloat16"], help="of the towers"
+    )
     how.add_argument("--on-error", default=Options.on_error, help="raise, or skip bad pictures")
     how.add_argument("--upright", action="store_true", help="turn pictures as their EXIF data says")
     how.add_argument("--workers", type=int, default=Options.workers, help="threads that decode")
@@ -69,12 +71,15 @@ def parse() -> argparse.Namespace:
 
 
 def _named(text: str) -> tuple[str | None, str]:
+    """Name and path; a folder that has = in its own path needs no name."""
     name, equals, path = text.partition("=")
-    return (name, path) if equals else (None, text)
+    if not text or (equals and not path):
+        raise IngestError(f"--task must be [NAME=]PATH, got {text!r}.")
+    return (name, path) if equals and not Path(text).is_dir() else (None, text)
 
 
 def open_sources(
-    arguments: argparse.Namespace,
+    arguments: argparse.Namespace, K: float
 ) -> tuple[list[Source], dict[str, tuple[str, ...]]]:
     """The tasks that are asked for, in order, and other orders of them."""
     sources: list[Source] = []
@@ -85,7 +90,11 @@ def open_sources(
         raise IngestError("--only chooses from a suite; give --suite, too.")
     if arguments.suite:
         expected = {entry.name: entry for entry in SUITES[arguments.suite]}
-        chosen = arguments.only.split(",") if arguments.only else list(expected)
+        if arguments.prompt:
+            raise IngestError("--prompt is for --task; the data sets of a suite have their own.")
+        chosen = list(expected)
+        if arguments.only:
+            chosen = [name.strip() for name in arguments.only.split(",")]
         unknown = sorted(set(chosen).difference(expected))
         if unknown:
             raise IngestError(f"--only: {unknown[0]!r} is not one of {', '.join(expected)}.")
@@ -99,7 +108,7 @@ def open_sources(
     for text in arguments.task:
         name, path = _named(text)
         if recognise(path) == "features":
-            sources.append(read_features(path, name, prompts=prompts))
+            sources.append(read_features(path, name, prompts=prompts, usual_K=K))
         else:
             opened = open_collection(path, name, prompts=prompts, links=arguments.links)
             sources.append(opened)
@@ -122,8 +131,8 @@ def main() -> None:
             workers=arguments.workers,
             thumbnails=arguments.thumbnails,
         )
-        sources, orders = open_sources(arguments)
         backbone = load_backbone(arguments.backbone, arguments.compute, batch=options.batch)
+        sources, orders = open_sources(arguments, backbone.K)
         with ExtractView(Console(file=sys.stdout)) as view:
             extract_store(
                 arguments.out,

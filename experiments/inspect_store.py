@@ -31,6 +31,14 @@ def complaints(store: Store) -> list[str]:
     return found
 
 
+def check_figure(path: Path) -> None:
+    """Refuses a path that cannot be drawn to, before anything is computed."""
+    if path.exists():
+        raise StoreError(f"--figure {path} exists already; choose another.")
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise StoreError(f"--figure must end in .png, .pdf or .svg, got {path}.")
+
+
 def table(header: list[str], rows: list[list[str]]) -> str:
     """Aligned columns, the first two to the left."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
@@ -53,8 +61,8 @@ def main() -> None:
     parser.add_argument("--figure", help="draws radii and the modality gap into this new file")
     arguments = parser.parse_args()
     try:
-        if arguments.figure and Path(arguments.figure).exists():
-            raise StoreError(f"--figure {arguments.figure} exists already; choose another.")
+        if arguments.figure:
+            check_figure(Path(arguments.figure))
         store = load_pocket() if arguments.store == "pocket" else read_store(arguments.store)
         wrong = complaints(store)
         print(store.describe())

@@ -24,7 +24,7 @@ CLASSES = ("cat", "dog", "owl")
 class Plain:
     """An encoder that multiplies by fixed matrices."""
 
-    name, K, tau, image_size = "plain/test", 10.0, 0.1, SIZE
+    name, K, tau, image_size, dimension = "plain/test", 10.0, 0.1, SIZE, DIM
     dtype, fingerprint = "float32", "0" * 64
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -49,8 +49,8 @@ class Plain:
 
 
 def tokenize(texts):
-    rows = [list(text.encode())[:12] for text in texts]
-    return np.array([row + [0] * (12 - len(row)) for row in rows], np.int32)
+    rows = [list(text.encode())[:24] for text in texts]
+    return np.array([row + [0] * (24 - len(row)) for row in rows], np.int32)
 
 
 def picture(seed: int) -> bytes:
@@ -196,7 +196,7 @@ def test_damaged_shards_are_made_again(data):
 
     with pytest.raises(Stop):
         extract(data, "store", listener=stop)
-    parts = data / "store.partial" / "animals"
+    parts = data / "store.partial" / "tasks" / "animals"
     arrays = sorted(parts.rglob("*.npy"))
     assert len(arrays) > 3
     arrays[0].write_bytes(arrays[0].read_bytes()[:-1])
@@ -308,9 +308,77 @@ def test_the_same_task_twice_is_refused(data):
         extract_store(data / "store", twice, Plain(), tokenize, name="x", options=SMALL)
 
 
+def test_features_of_another_dimension_are_refused_at_once(data, tmp_path):
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for split in ("train", "test"):
+        np.save(folder / f"{split}_features.npy", np.ones((2, DIM + 1), np.float32))
+        np.save(folder / f"{split}_labels.npy", np.arange(2, dtype=np.int32))
+    (folder / "classes.txt").write_text("bell\nrain\n")
+    tasks = [*sources(data), read_features(folder, space="points")]
+    with pytest.raises(ExtractError, match=r"dimension \[7\].* 6;"):
+        extract_store(data / "store", tasks, Plain(), tokenize, name="x", options=SMALL)
+    assert not (data / "store.partial").exists()
+
+
+@pytest.mark.parametrize("name", ["lock", "plan.json"])
+def test_tasks_may_be_called_as_our_own_files(data, name):
+    source = open_collection(data / "animals", name)
+    extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
+    assert read_store(data / "store").tasks[0].name == name
+
+
+def test_a_task_called_manifest_is_refused_at_once(data):
+    source = dataclasses.replace(open_collection(data / "animals"), name="manifest.json")
+    with pytest.raises(ExtractError, match=r"manifest\.json"):
+        extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
+
+
+def test_a_folder_that_was_only_begun_is_ours(data):
+    (data / "store.partial").mkdir()
+    (data / "store.partial" / "plan.json.new").write_text("{")
+    extract(data, "store", resume=True)
+
+
+def test_what_a_crash_left_of_the_store_is_removed(data):
+    left = data / ".store.partial-12345"
+    left.mkdir()
+    (left / "manifest.json").write_text("{}")
+    extract(data, "store")
+    assert not left.exists()
+
+
+def test_a_running_extraction_is_not_disturbed(data):
+    def start_another(step):
+        with pytest.raises(ExtractError, match="in use"):
+            extract(data, "store")
+
+    extract(data, "store", listener=start_another)
+
+
+def test_prompts_that_cut_off_the_class_are_refused(data):
+    source = open_collection(data / "animals", prompts=("a very, very long beginning of {}.",))
+    with pytest.raises(ExtractError, match="'cat' and 'dog' have the same prompts"):
+        extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
+
+
+def test_a_class_without_readable_training_pictures_is_refused(data):
+    for path in (data / "animals" / "train" / "dog").iterdir():
+        path.write_bytes(b"no picture")
+    with pytest.raises(ExtractError, match="'dog'"):
+        extract(data, "store", dataclasses.replace(SMALL, on_error="skip"))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("batch", 0), ("shard", 1.5), ("dtype", "int8"), ("on_error", "hope"), ("thumbnails", -1)],
+    [
+        ("batch", 0),
+        ("batch", 10**12),
+        ("shard", 1.5),
+        ("dtype", "int8"),
+        ("on_error", "hope"),
+        ("thumbnails", -1),
+    ],
 )
 def test_options_are_checked(name, value):
     with pytest.raises(ExtractError, match=name):
@@ -325,7 +393,7 @@ def test_a_folder_of_shards_is_one_array(tmp_path):
         shards.write(number, Shard(rows[:, None].astype(np.float32), rows))
     np.testing.assert_array_equal(shards.whole().features[:, 0], np.arange(7))
     (tmp_path / "x" / "00001.json").unlink()
-    with pytest.raises(ValueError, match="shard 1"):
+    with pytest.raises(OSError, match="shard 1"):
         shards.whole()
 
 

@@ -223,6 +223,7 @@ def _write(
     out: Path, weights: Mapping[str, np.ndarray], description: dict[str, Any]
 ) -> dict[str, Any]:
     """Both files into a new folder, or nothing."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
@@ -235,6 +236,9 @@ def _write(
         text = json.dumps(description, indent=1, sort_keys=True, allow_nan=False)
         (partial / DESCRIPTION).write_text(text, encoding="ascii")
         partial.rename(out)
+    except SafetensorError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise OSError(f"{out} cannot be written: {error}") from None
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

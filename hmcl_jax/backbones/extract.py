@@ -7,82 +7,35 @@ backbone, other data, options or versions are refused there.
 """
 
 import dataclasses
-import hashlib
+import glob
 import io
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
-import filelock
 import numpy as np
 
-from hmcl_jax._versions import versions
 from hmcl_jax.backbones.pictures import read_batches
-from hmcl_jax.backbones.shards import Shard, Shards, write_atomically
+from hmcl_jax.backbones.plan import (
+    Encoder,
+    ExtractError,
+    Options,
+    Source,
+    already_made,
+    digest,
+    make_plan,
+    work_folder,
+)
+from hmcl_jax.backbones.shards import Shard, Shards
 from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_names
-from hmcl_jax.data.store import Task, read_store, write_store
+from hmcl_jax.data.store import Task, write_store
 from hmcl_jax.evaluation import symmetric_recall, top1
 
-PLAN = "plan.json"
-MADE_BY = ("hmcl_jax", "jax", "jaxlib", "pillow", "tokenizers")  # they change features' last bits
 BLOCK = 4096  # rows that are scored at once
 
 
-class ExtractError(ValueError):
-    """Features cannot be extracted as asked."""
-
-
-class Encoder(Protocol):
-    """What is needed of a backbone; :class:`hmcl_jax.backbones.Backbone` is one."""
-
-    name: str
-    K: float
-    tau: float
-    image_size: int
-    dtype: str
-    fingerprint: str
-
-    def encode_images(self, pixels: np.ndarray) -> np.ndarray: ...
-    def encode_texts(self, tokens: np.ndarray) -> np.ndarray: ...
-    def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray: ...
-
-
 Tokenize = Callable[[Sequence[str]], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How features are made.
-
-    Attributes:
-      batch: pictures or texts that go through a tower at once.
-      shard: of how many batches a shard consists; what a crash can cost.
-      dtype: of the features in the store, ``"float16"`` or ``"float32"``.
-      on_error: ``"raise"`` or ``"skip"`` pictures that cannot be read.
-      upright: whether pictures are turned as their EXIF data says; published protocols do not.
-      workers: threads that decode pictures.
-      thumbnails: small pictures of so many test samples per task go into the store.
-    """
-
-    batch: int = 64
-    shard: int = 32
-    dtype: str = "float16"
-    on_error: str = "raise"
-    upright: bool = False
-    workers: int = 2
-    thumbnails: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("shard", 1), ("workers", 1), ("thumbnails", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ExtractError(f"{name} must be a whole number >= {least}, got {value!r}.")
-        for name, known in (("dtype", ("float16", "float32")), ("on_error", ("raise", "skip"))):
-            if getattr(self, name) not in known:
-                raise ExtractError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +60,6 @@ class Step:
 
 
 Listener = Callable[[Step], None]
-Source = Collection | FeatureCollection
 
 
 def extract_store(
@@ -140,17 +92,17 @@ def extract_store(
     """
     options = options or Options()
     out = Path(out)
+    if not out.name:
+        raise ExtractError(f"out must name a new folder or file, got {str(out)!r}.")
     work = out.with_name(f"{out.name}.partial")
-    plan = _plan(sources, encoder, name, options, orders)
+    plan = make_plan(sources, encoder, name, options, orders)
     if out.exists():
-        return _already(out, work, plan, resume)
-    _enter(work, plan, resume)
-    lock = filelock.FileLock(work / "lock", timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise ExtractError(f"{work} is in use by another process; wait for it.") from None
-    try:
+        return already_made(out, work, plan, resume)
+    with work_folder(work, plan, resume):
+        for left in out.parent.glob(
+            f".{glob.escape(out.name)}.partial-*"
+        ):  # by a crash while it was written
+            shutil.rmtree(left)
         maker = _Maker(work, encoder, tokenize, options, listener)
         tasks = [
             maker.from_pictures(source)
@@ -169,111 +121,11 @@ def extract_store(
             provenance={
                 "backbone": plan["backbone"],
                 "versions": ", ".join(f"{name} {v}" for name, v in plan["versions"].items()),
-                "plan": _digest(plan),
+                "plan": digest(plan),
             },
         )
-    finally:
-        lock.release()
     shutil.rmtree(work)
     return fingerprint
-
-
-def _plan(
-    sources: Sequence[Source],
-    encoder: Encoder,
-    name: str,
-    options: Options,
-    orders: Mapping[str, Sequence[str]] | None,
-) -> dict[str, Any]:
-    if not sources:
-        raise ExtractError("sources must name at least one task, got none.")
-    names = [source.name for source in sources]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise ExtractError(f"The task {twice[0]!r} is given twice; give one another name.")
-    for source in sources:
-        if isinstance(source, FeatureCollection) and not np.isclose(source.K, encoder.K):
-            raise ExtractError(
-                f"{source.name}: its features lie on the hyperboloid of K = {source.K:g}, those of "
-                f"the backbone on that of {encoder.K:g}; state K in its collection.toml."
-            )
-        known = isinstance(source, FeatureCollection) and source.prototypes is not None
-        if source.kind == "classification" and not source.prompts and not known:
-            raise ExtractError(
-                f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
-            )
-    made_by = dataclasses.asdict(options)
-    del made_by["workers"]  # changes nothing in the result
-    return {
-        "name": name,
-        "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
-        "versions": versions(MADE_BY),
-        "options": made_by,
-        "tasks": {source.name: _fingerprint(source) for source in sources},
-        "orders": {key: list(order) for key, order in (orders or {}).items()},
-    }
-
-
-def _digest(plan: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
-
-
-def _fingerprint(source: Source) -> str:
-    """SHA-256 of what a source says of itself, without the contents of its pictures."""
-    found = hashlib.sha256()
-
-    def add(*texts: str) -> None:
-        for text in texts:
-            found.update(f"{len(text)}:{text}".encode("utf8", "surrogateescape"))
-
-    add(source.name, source.kind, *source.classes, "", *source.prompts)
-    if isinstance(source, FeatureCollection):
-        arrays = {**source.arrays, "prototypes": source.prototypes}
-        for array, values in sorted(arrays.items()):
-            if values is None:
-                continue
-            add(array, str(values.dtype), str(values.shape))
-            found.update(np.ascontiguousarray(values).data)
-        return found.hexdigest()
-    add(source.fit)
-    for split in (source.train, source.test):
-        add(*(picture.key for picture in split.pictures), "", *split.captions)
-        for values in (split.labels, split.pairs):
-            found.update(b"-" if values is None else np.ascontiguousarray(values).tobytes())
-    return found.hexdigest()
-
-
-def _already(out: Path, work: Path, plan: Mapping[str, Any], resume: bool) -> str:
-    """The store is there: fine if it is what this call would make and `resume` is on."""
-    if resume:
-        store = read_store(out)
-        if store.provenance.get("plan") == _digest(plan):
-            shutil.rmtree(work, ignore_errors=True)
-            return store.fingerprint
-    raise ExtractError(f"{out} exists already; choose another or remove it.")
-
-
-def _enter(work: Path, plan: Mapping[str, Any], resume: bool) -> None:
-    """Makes the folder of shards, or checks that it holds shards of this plan."""
-    begun = work / PLAN
-    if begun.exists():
-        if not resume:
-            raise ExtractError(f"{work} was begun already; go on with --resume, or remove it.")
-        try:
-            old = json.loads(begun.read_bytes())
-        except ValueError:
-            raise ExtractError(f"{begun} is damaged; remove {work}.") from None
-        other = [key for key in plan if not isinstance(old, dict) or old.get(key) != plan[key]]
-        if other:
-            raise ExtractError(
-                f"{work} was begun with another {' and '.join(other)}; say the same again, "
-                "or remove it."
-            )
-        return
-    if work.exists() and any(work.iterdir()):
-        raise ExtractError(f"{work} is in the way and not ours; remove it.")
-    work.mkdir(parents=True, exist_ok=True)
-    write_atomically(begun, json.dumps(plan, sort_keys=True).encode())
 
 
 # Rows of the source, their points, and what was bad.
@@ -307,6 +159,8 @@ class _Maker:
                 assert split.labels is not None
                 made[f"{which}_features"] = shown.features
                 made[f"{which}_labels"] = split.labels[shown.rows]
+                if which == "train":
+                    _refuse_empty(source, made["train_labels"])
             else:
                 texts = self._texts(source, which, split)
                 made |= _paired(which, split, shown, texts)
@@ -340,20 +194,26 @@ class _Maker:
 
     def _shards(self, task: str, part: str, rows: int) -> Shards:
         size = self.options.batch * self.options.shard
-        return Shards(self.work / task / part.replace(" ", "_"), rows, size)
+        return Shards(self.work / "tasks" / task / part.replace(" ", "_"), rows, size)
 
     def _prototypes(self, source: Source) -> np.ndarray:
         """One point per class, in one shard: the mean needs all prompts of a class."""
-        shards = Shards(self.work / source.name / "prototypes", len(source.classes), 2**31)
-        done = shards.read(0)
+        shards = Shards(
+            self.work / "tasks" / source.name / "prototypes", len(source.classes), 2**31
+        )
+        done, started, fresh = shards.read(0), time.perf_counter(), 0
         if done is None:
             prompts = [p.replace("{}", name) for name in source.classes for p in source.prompts]
             classes = np.repeat(np.arange(len(source.classes), dtype=np.int32), len(source.prompts))
-            points = self.encoder.prototypes(self.tokenize(prompts), classes)
+            tokens = self.tokenize(prompts)
+            _refuse_equal(source, tokens.reshape(len(source.classes), -1))
+            points = self.encoder.prototypes(tokens, classes)
             features = self._stored(source.name, "prototypes", points)
             done = Shard(features, np.arange(len(points)))
             shards.write(0, done)
-        self._tell(source.name, "prototypes", len(done.rows), len(done.rows), 0, 0.0)
+            fresh = len(points)
+        seconds = time.perf_counter() - started
+        self._tell(source.name, "prototypes", len(done.rows), len(done.rows), fresh, seconds)
         return np.asarray(done.features)
 
     def _texts(self, source: Collection, which: str, split: Split) -> np.ndarray:
@@ -429,7 +289,7 @@ class _Maker:
         places = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
         files = []
         chosen = [split.pictures[rows[place]] for place in places]
-        for _, pixels, _ in read_batches(chosen, 96, "crop", 16, upright=self.options.upright):
+        for _, pixels, _ in read_batches(chosen, 96, "squash", 16, upright=self.options.upright):
             for picture in pixels:
                 file = io.BytesIO()
                 Image.fromarray(picture).save(file, "JPEG", quality=80)
@@ -445,6 +305,27 @@ class _Maker:
     ) -> None:
         if self.listener is not None:
             self.listener(Step(task, part, done, total, fresh, seconds))
+
+
+def _refuse_equal(source: Source, tokens: np.ndarray) -> None:
+    """Refuses prompts so long that class names are cut off, and two get the same tokens."""
+    seen: dict[bytes, str] = {}
+    for name, row in zip(source.classes, tokens, strict=True):
+        other = seen.setdefault(row.tobytes(), name)
+        if other != name:
+            raise ExtractError(
+                f"{source.name}: the classes {other!r} and {name!r} have the same prompts in "
+                "tokens; make the prompts shorter, or the names more different."
+            )
+
+
+def _refuse_empty(source: Collection, labels: np.ndarray) -> None:
+    missing = np.setdiff1d(np.arange(len(source.classes)), labels)
+    if missing.size:
+        raise ExtractError(
+            f"{source.name}: no training picture of the class {source.classes[missing[0]]!r} can "
+            "be read; mend them, or take the class out."
+        )
 
 
 def _joined(kept: list, points: list, bad: list, dtype: str) -> Shard:

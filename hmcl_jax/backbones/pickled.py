@@ -105,7 +105,6 @@ ALIASES = {
     "numpy.core.multiarray": "numpy._core.multiarray",
     "operator": "_operator",
 }
-SCALARS = (str, int, float, bool, bytes, type(None))
 
 
 def shown(value: Any) -> str:
@@ -277,9 +276,9 @@ class _Machine:
 
 
 def _as_dict(flat: list[Any]) -> dict[Any, Any]:
-    """Keys and values in turn as a dict; items whose keys are not plain are of no interest."""
+    """Keys and values in turn as a dict; only items with names are of interest."""
     items = zip(flat[::2], flat[1::2], strict=True)
-    return {key: value for key, value in items if isinstance(key, SCALARS)}
+    return {key: value for key, value in items if isinstance(key, str)}
 
 
 def _is_known(found: Global) -> bool:

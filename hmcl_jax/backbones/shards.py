@@ -7,6 +7,7 @@ shard without a valid pair of files counts as not made, so whatever a crash leav
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -85,16 +86,13 @@ class Shards:
         """Puts a shard on disk."""
         array, about = self._files(number)
         about.unlink(missing_ok=True)
-        partial = array.with_name(f"{array.name}.new")
-        with partial.open("wb") as file:
-            np.save(file, shard.features, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(array)
+        data = io.BytesIO()  # np.save to a file does not notice a full disk
+        np.save(data, shard.features, allow_pickle=False)
+        write_atomically(array, data.getvalue())
         told = {
             "rows": shard.rows.tolist(),
             "bad": [list(entry) for entry in shard.bad],
-            "sha256": hashlib.sha256(array.read_bytes()).hexdigest(),
+            "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
         }
         write_atomically(about, json.dumps(told).encode())
 
@@ -103,7 +101,7 @@ class Shards:
         shards = [self.read(number) for number in range(len(self))]
         missing = [number for number, shard in enumerate(shards) if shard is None]
         if missing:
-            raise ValueError(f"{self.folder}: shard {missing[0]} is not finished or damaged.")
+            raise OSError(f"{self.folder}: shard {missing[0]} is not finished or damaged.")
         found = [shard for shard in shards if shard is not None]
         return Shard(
             np.concatenate([shard.features for shard in found]),

@@ -118,6 +118,7 @@ def read_features(
     general: str | None = None,
     specific: str | None = None,
     prompts: Sequence[str] | None = None,
+    usual_K: float = 10.0,
 ) -> FeatureCollection:
     """Reads features that another encoder has made.
 
@@ -128,11 +129,12 @@ def read_features(
       path: of the folder, see the module's head.
       name: of the task; the folder's by default.
       space: ``"points"``, ``"tangent"`` or ``"euclidean"``.
-      K: squared radius of the hyperboloid, 10 by default.
+      K: squared radius of the hyperboloid.
       norm: of the tangent vectors that Euclidean features become.
       general: modality of prototypes or captions, ``"text"`` by default.
       specific: modality of the samples, ``"image"`` by default.
       prompts: templates with ``{}`` for the class name.
+      usual_K: K if it is neither told nor stated; for points it is 10 then.
 
     Returns:
       The features as points on the hyperboloid.
@@ -155,7 +157,9 @@ def read_features(
             "features are with space=... or in collection.toml."
         )
     K = K if K is not None else settings.K
-    K = positive(f"{where}: K", 10.0 if K is None else K)
+    if K is None:
+        K = 10.0 if space == "points" else usual_K
+    K = positive(f"{where}: K", K)
     norm = norm if norm is not None else settings.norm
     if norm is not None:
         norm = positive(f"{where}: norm", norm)

@@ -115,6 +115,11 @@ class WebDataset(Layout):
         if split.labels is not None:
             self.kind = "classification"
             count = int(split.labels.max()) + 1
+            if self.stated is None and count > len(split.labels):
+                raise IngestError(
+                    f"{self.folder.path}: {len(split.labels)} training pictures have class numbers "
+                    f"up to {count - 1}; say the classes in classnames.txt, or mend the numbers."
+                )
             self.classes = self.stated or tuple(str(row) for row in range(count))
         self._splits[training] = split
 
