@@ -11,7 +11,7 @@ from hmcl_jax.evaluation.matrix import (
     overall,
     summary,
 )
-from hmcl_jax.evaluation.scores import recall, symmetric_recall, top1
+from hmcl_jax.evaluation.scores import predict, recall, symmetric_recall, top1
 
 __all__ = [
     "CONVENTIONS",
@@ -22,6 +22,7 @@ __all__ = [
     "immediate",
     "is_complete",
     "overall",
+    "predict",
     "recall",
     "summary",
     "symmetric_recall",
