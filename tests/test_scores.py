@@ -8,6 +8,7 @@ import pytest
 from hmcl_jax import evaluation, lorentz
 
 top1 = jax.jit(evaluation.top1, static_argnames=("average", "block"))
+predict = jax.jit(evaluation.predict, static_argnames="block")
 recall = jax.jit(evaluation.recall, static_argnames=("ks", "block"))
 symmetric_recall = jax.jit(evaluation.symmetric_recall, static_argnames=("k", "block"))
 
@@ -101,6 +102,26 @@ def test_top1_equals_brute_force(dtype, rng, block):
         assert ours.dtype == dtype
         assert 0.2 < truth < 0.9
         np.testing.assert_allclose(ours, truth, rtol=1e-6)
+
+
+@pytest.mark.parametrize("block", [None, 10])
+def test_predictions_are_the_nearest_prototypes_that_top1_counts(dtype, rng, block):
+    prototypes, samples, labels = classification(rng, dtype)
+    samples[[3, 40]] = np.nan
+    prototypes[2] = prototypes[5]  # the lower index wins
+    found = np.asarray(predict(prototypes, samples, block=block))
+    expected = [order[0] if order else -1 for order in nearest(samples, prototypes)]
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == np.int32
+    assert (found[[3, 40]] == -1).all()
+    assert (found == 2).any()
+    assert not (found == 5).any()
+    np.testing.assert_allclose(top1(prototypes, samples, labels), np.mean(found == labels))
+    listed = np.arange(7) != 2
+    padded = np.asarray(predict(prototypes, samples, valid_prototypes=listed, block=block))
+    np.testing.assert_array_equal(padded, np.where(found == 2, 5, found))
+    both = jax.vmap(predict)(jnp.stack([prototypes] * 2), jnp.stack([samples] * 2))
+    np.testing.assert_array_equal(both, [found, found])
 
 
 def test_micro_and_macro_differ_by_the_class_sizes():

@@ -76,6 +76,40 @@ def _check_block(block: int | None) -> None:
         _checks.integer("block", block, 1)
 
 
+def _by_nearness(
+    queries: jax.Array,
+    gallery: jax.Array,
+    listed: jax.Array,
+    K: jax.Array,
+    block: int | None,
+    of_block: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+    """Maps nearness (b, m) and the rows (b,) of a block of queries to one integer per query.
+
+    `listed` says which items belong to the gallery; the nearness of others is NaN.
+    """
+    n, m = queries.shape[0], gallery.shape[0]
+    block = min(n, max(1, BLOCK_ENTRIES // m) if block is None else block)
+    squares = lorentz.dot(gallery, gallery)
+    above = squares / (jnp.sqrt(K + squares) + jnp.sqrt(K))
+    above = jnp.where(listed, above, jnp.nan)  # no comparison with NaN is true
+    # The time component is last: summed first, it would cost the small products their digits.
+    items = jnp.concatenate([gallery, above[:, None]], axis=1)
+
+    def at(start: jax.Array) -> jax.Array:
+        x = jax.lax.dynamic_slice_in_dim(queries, start, block)
+        x = jnp.concatenate([x, -lorentz.time_coordinate(x, K)[:, None]], axis=1)
+        nearness = jnp.matmul(x, items.T, precision=PRECISION)
+        return of_block(nearness, start + jnp.arange(block, dtype=jnp.int32))
+
+    blocks = -(-n // block)
+    # The last block starts early enough to be full; its first rows are then known already.
+    starts = np.minimum(np.arange(blocks) * block, n - block).astype(np.int32)
+    found = jax.lax.map(at, jnp.asarray(starts))
+    last = n - (blocks - 1) * block
+    return jnp.concatenate([found[:-1].reshape(-1), found[-1, block - last :]])
+
+
 def _ranks(
     queries: jax.Array,
     gallery: jax.Array,
@@ -86,37 +120,65 @@ def _ranks(
 ) -> jax.Array:
     """Rank of the nearest partner of every query, 0 for the front; NEVER if there is none.
 
-    `listed` says which items belong to the gallery. `partners` maps b rows of queries to booleans
-    (b, m) over the gallery.
+    `partners` maps b rows of queries to booleans (b, m) over the gallery; for `listed` see
+    :func:`_by_nearness`.
     """
-    n, m = queries.shape[0], gallery.shape[0]
-    block = min(n, max(1, BLOCK_ENTRIES // m) if block is None else block)
-    squares = lorentz.dot(gallery, gallery)
-    above = squares / (jnp.sqrt(K + squares) + jnp.sqrt(K))
-    above = jnp.where(listed, above, jnp.nan)  # no comparison with NaN is true
-    # The time component is last: summed first, it would cost the small products their digits.
-    items = jnp.concatenate([gallery, above[:, None]], axis=1)
-    columns = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32)[None, :], (block, m))
+    m = gallery.shape[0]
 
-    def rank_block(start: jax.Array) -> jax.Array:
-        x = jax.lax.dynamic_slice_in_dim(queries, start, block)
-        x = jnp.concatenate([x, -lorentz.time_coordinate(x, K)[:, None]], axis=1)
+    def rank(nearness: jax.Array, rows: jax.Array) -> jax.Array:
         # Partners and others are compared by the same entries of one product, so rounding cannot
         # put a partner behind itself.
-        nearness = jnp.matmul(x, items.T, precision=PRECISION)
-        paired = partners(start + jnp.arange(block, dtype=jnp.int32))
+        columns = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32)[None, :], nearness.shape)
+        paired = partners(rows)
         best = jnp.max(nearness, axis=1, where=paired & (nearness > -jnp.inf), initial=-jnp.inf)
         level = nearness == best[:, None]
         first = jnp.min(columns, axis=1, where=paired & level, initial=m)
         before = (nearness > best[:, None]) | (level & (columns < first[:, None]))
         return jnp.where(best > -jnp.inf, jnp.sum(before, axis=1, dtype=jnp.int32), NEVER)
 
-    blocks = -(-n // block)
-    # The last block starts early enough to be full; its first rows are then known already.
-    starts = np.minimum(np.arange(blocks) * block, n - block).astype(np.int32)
-    ranks = jax.lax.map(rank_block, jnp.asarray(starts))
-    last = n - (blocks - 1) * block
-    return jnp.concatenate([ranks[:-1].reshape(-1), ranks[-1, block - last :]])
+    return _by_nearness(queries, gallery, listed, K, block, rank)
+
+
+def predict(
+    prototypes: ArrayLike,
+    specific: ArrayLike,
+    *,
+    K: ArrayLike = 10.0,
+    valid_prototypes: ArrayLike | None = None,
+    block: int | None = None,
+) -> jax.Array:
+    r"""The class of each sample's nearest prototype, :math:`\operatorname{argmin}_c d(p_c, s_i)`.
+
+    These are the predictions that :func:`top1` counts; use ``jax.vmap`` for a leading axis of
+    seeds.
+
+    Args:
+      prototypes: one point per class of the general modality (text), shape ``(C, d)``.
+      specific: points of the specific modality (image), shape ``(n, d)``.
+      K: squared radius of the hyperboloid.
+      valid_prototypes: booleans ``(C,)``; prototypes that are False (padding) are nearest to
+        nothing. Default: all True.
+      block: samples at a time. Default: as many as give about two million distances.
+
+    Returns:
+      int32 ``(n,)``; -1 for a sample that is near to nothing because it is not finite.
+
+    Example:
+      >>> from hmcl_jax.evaluation import predict
+      >>> print(predict([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.1], [0.3, 0.5]]))
+      [0 1]
+    """
+    _check_block(block)
+    prototypes, specific = _points(prototypes=prototypes, specific=specific)
+    listed = _mask("valid_prototypes", valid_prototypes, prototypes.shape[0])
+
+    def nearest(nearness: jax.Array, rows: jax.Array) -> jax.Array:
+        known = jnp.where(nearness > -jnp.inf, nearness, -jnp.inf)  # argmax takes NaN for a maximum
+        best = jnp.argmax(known, axis=1).astype(jnp.int32)
+        return jnp.where(jnp.max(known, axis=1) > -jnp.inf, best, -1)
+
+    K = _checks.positive("K", K, specific.dtype)
+    return _by_nearness(specific, prototypes, listed, K, block, nearest)
 
 
 def top1(

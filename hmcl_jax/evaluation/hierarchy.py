@@ -1,0 +1,382 @@
+r"""How far wrong predictions are wrong: measures on a tree of classes.
+
+With :math:`A_c` the set of nodes above class c (its ancestors, the root included, itself not) and
+:math:`B_c = A_c \cup \{c\}`, for a prediction p and the truth t:
+
+- tree-induced error :math:`|B_p| + |B_t| - 2 |B_p \cap B_t|`, edges on the path from p to t;
+- LCA, edges from the prediction up to the lowest common ancestor. As published,
+  :math:`|A_p| - |A_p \cap A_t| + 1`: no class is its own ancestor, so that a correct prediction has
+  1, not 0. With ``correct_lca=0`` it is, :math:`|B_p| - |B_p \cap B_t|`. The two agree if neither
+  class lies above the other;
+- ancestor Jaccard :math:`|A_p \cap A_t| / |A_p \cup A_t|`, hierarchical precision
+  :math:`|A_p \cap A_t| / |A_p|` and recall :math:`|A_p \cap A_t| / |A_t|`. A ratio of nothing to
+  nothing (the root is a class) is 1. Classes with the same parent share all their ancestors.
+
+All of them are look-ups in two matrices of counts, :math:`A A^\top` and :math:`B B^\top` for 0/1
+matrices with a row per class, which :func:`make_tree` forms once.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hmcl_jax import _checks
+
+Score = np.float64 | NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tree:
+    """A tree over classes and the categories above them, made by :func:`make_tree`.
+
+    Attributes:
+      names: all N nodes, sorted; for a store's task without an added root, ``Task.tree_names``.
+      parents: (N,), the node above each; -1 for the root.
+      depths: (N,), edges between each node and the root.
+      classes: (C,), the node of each class, in the order of the labels.
+      shared: (C, C), the number of common ancestors of two classes, itself not counted; on the
+        diagonal the number of its ancestors.
+      shared_or_self: (C, C), likewise, each class counted among its own ancestors.
+    """
+
+    names: tuple[str, ...]
+    parents: NDArray[np.int32]
+    depths: NDArray[np.int32]
+    classes: NDArray[np.int32]
+    shared: NDArray[np.int32]
+    shared_or_self: NDArray[np.int32]
+
+    @property
+    def root(self) -> str:
+        """The name of the node above all others."""
+        return self.names[int(np.argmin(self.parents))]
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The tree as (child, parent) rows, sorted."""
+        pairs = zip(self.names, self.parents.tolist(), strict=True)
+        return tuple((child, self.names[parent]) for child, parent in pairs if parent >= 0)
+
+
+def make_tree(
+    rows: Iterable[tuple[str, str]], classes: Sequence[str], *, root: str | None = None
+) -> Tree:
+    """Checks a tree and counts the ancestors that its classes share.
+
+    Classes may be leaves or inner nodes. A name with two parents is refused, because the measures
+    are those of a tree: in a graph a node has several depths and two classes several lowest common
+    ancestors. WordNet is such a graph; :func:`hmcl_jax.data.wordnet.synset_tree` chooses one parent
+    for each of its nodes.
+
+    Args:
+      rows: (child, parent) names, as in ``Task.tree``; a repeated row counts once.
+      classes: names in the order of the labels.
+      root: a name for a node above everything that has none above it. By default the tree must
+        have one root already and hold every class.
+
+    Returns:
+      The tree.
+
+    Raises:
+      ValueError: for a cycle, a second parent or root, or a missing class, with the name.
+
+    Example:
+      >>> from hmcl_jax.evaluation import hierarchy
+      >>> rows = [("cat", "animal"), ("dog", "animal"), ("car", "thing"), ("animal", "thing")]
+      >>> tree = hierarchy.make_tree(rows, ["cat", "dog", "car"])
+      >>> print(tree.root, dict(zip(tree.names, tree.depths.tolist())))
+      thing {'animal': 1, 'car': 1, 'cat': 2, 'dog': 2, 'thing': 0}
+      >>> print(tree.shared)
+      [[2 2 1]
+       [2 2 1]
+       [1 1 1]]
+    """
+    if isinstance(classes, str) or not len(classes):
+        raise TypeError(f"classes must be a list of at least one name, got {classes!r}.")
+    above = _parents(rows)
+    nodes = {*above, *above.values()}
+    name, times = collections.Counter(classes).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"classes must name each class once, got {name!r} {times} times.")
+    if root is not None:
+        if root in above:
+            raise ValueError(f"root = {root!r} has a node above it in rows: {above[root]!r}.")
+        tops = (nodes | set(classes)) - set(above) - {root}
+        above |= dict.fromkeys(tops, root)
+        nodes |= {*classes, root}
+    missing = [name for name in classes if name not in nodes]
+    if missing:
+        raise ValueError(
+            f"rows must hold every class, got none with {missing[0]!r} ({len(missing)} of "
+            f"{len(classes)} are missing); root='...' puts them below a new root."
+        )
+    tops = nodes - set(above)
+    if len(tops) > 1:
+        first, second = sorted(tops)[:2]
+        raise ValueError(
+            f"rows must have one root, got {len(tops)}, among them {first!r} and {second!r}; "
+            "root='...' puts them below a new one."
+        )
+    names = tuple(sorted(nodes))
+    place = {name: i for i, name in enumerate(names)}
+    parents = np.array([place[above[name]] if name in above else -1 for name in names], np.int32)
+    depths = _depths(names, parents)
+    at = np.array([place[name] for name in classes], np.int32)
+    return Tree(names, parents, depths, at, *_shared(parents, at))
+
+
+def _parents(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+    above: dict[str, str] = {}
+    for row in rows:
+        if isinstance(row, str) or len(row) != 2 or not all(isinstance(n, str) for n in row):
+            raise TypeError(f"rows must be (child, parent) names, got {row!r}.")
+        child, parent = row
+        if above.setdefault(child, parent) != parent:
+            raise ValueError(
+                f"rows must give each name one parent, got {above[child]!r} and {parent!r} "
+                f"for {child!r}; keep one of them."
+            )
+    return above
+
+
+def _depths(names: tuple[str, ...], parents: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Edges to the root, for all nodes together one step up at a time."""
+    depths = np.zeros(len(names), np.int32)
+    up = parents.copy()
+    while (climbing := up >= 0).any():
+        depths += climbing
+        if depths.max() >= len(names):
+            # Whoever still climbs after N steps is below a cycle, and by now in it.
+            raise ValueError(f"rows must have no cycle, got one through {names[up.max()]!r}.")
+        up = np.where(climbing, parents[up], -1)
+    return depths
+
+
+def _shared(
+    parents: NDArray[np.int32], classes: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    # float32 products run in BLAS, and counts below 2^24 are exact.
+    with_self = np.zeros((len(classes), len(parents)), np.float32)
+    row = np.arange(len(classes))
+    with_self[row, classes] = 1
+    proper = np.zeros_like(with_self)
+    up = parents[classes]
+    while (climbing := up >= 0).any():
+        proper[row[climbing], up[climbing]] = 1
+        up = np.where(climbing, parents[up], -1)
+    with_self += proper
+    counts = [m[:, m.any(axis=0)] for m in (proper, with_self)]  # most leaves are above nothing
+    counts = [m @ m.T for m in counts]
+    return counts[0].astype(np.int32), counts[1].astype(np.int32)
+
+
+def _labels(name: str, values: ArrayLike, classes: int) -> NDArray[np.intp]:
+    labels = np.asarray(values)
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold whole numbers, got dtype {labels.dtype}.")
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = ", ".join(map(str, place))
+        raise ValueError(f"{name}[{at}] must be in [0, {classes}), got {labels[place]}.")
+    return labels.astype(np.intp)
+
+
+def _ratio(part: NDArray[np.int32], whole: NDArray[np.int32]) -> NDArray[np.float64]:
+    return np.where(whole > 0, part / np.maximum(whole, 1), 1.0)
+
+
+def hierarchy_scores(
+    tree: Tree, predicted: ArrayLike, actual: ArrayLike, correct_lca: int = 1
+) -> dict[str, Score]:
+    """Top-1 accuracy and the five measures of the module's head, means over the samples.
+
+    Args:
+      tree: of :func:`make_tree`.
+      predicted: class indices, shape ``(..., n)``, for example ``(seeds, n)``; of
+        :func:`hmcl_jax.evaluation.predict`.
+      actual: class indices, shape ``(n,)``, or of the shape of `predicted`.
+      correct_lca: LCA of a correct prediction, 1 as in the published table, or 0.
+
+    Returns:
+      ``top1``, ``tie``, ``lca``, ``jaccard``, ``precision`` and ``recall``, each of shape
+      ``(...)``. Lower TIE and LCA are better.
+
+    Example:
+      >>> from hmcl_jax.evaluation import hierarchy
+      >>> rows = [("cat", "animal"), ("dog", "animal"), ("car", "thing"), ("animal", "thing")]
+      >>> tree = hierarchy.make_tree(rows, ["cat", "dog", "car"])
+      >>> found = hierarchy.hierarchy_scores(tree, predicted=[0, 1, 2, 2], actual=[0, 0, 0, 2])
+      >>> print({name: float(value) for name, value in found.items()})
+      {'top1': 0.5, 'tie': 1.25, 'lca': 1.0, 'jaccard': 0.875, 'precision': 1.0, 'recall': 0.875}
+    """
+    _checks.instance("tree", tree, Tree, "a Tree of make_tree")
+    if isinstance(correct_lca, bool) or correct_lca not in (0, 1):
+        raise ValueError(f"correct_lca must be 1 or 0, got correct_lca = {correct_lca!r}.")
+    p = _labels("predicted", predicted, len(tree.classes))
+    t = _labels("actual", actual, len(tree.classes))
+    if p.ndim == 0 or p.shape[-1] == 0 or t.shape not in (p.shape, p.shape[-1:]):
+        raise ValueError(
+            "predicted and actual must have shapes (..., n) and (n,) with n >= 1, "
+            f"got {p.shape} and {t.shape}."
+        )
+    t = np.broadcast_to(t, p.shape)
+    own, own_or_self = np.diagonal(tree.shared), np.diagonal(tree.shared_or_self)
+    common, common_or_self = tree.shared[p, t], tree.shared_or_self[p, t]
+    of_p, of_t = own[p], own[t]
+    steps = of_p - common + 1 if correct_lca else own_or_self[p] - common_or_self
+    samples = {
+        "top1": p == t,
+        "tie": own_or_self[p] + own_or_self[t] - 2 * common_or_self,
+        "lca": steps,
+        "jaccard": _ratio(common, of_p + of_t - common),
+        "precision": _ratio(common, of_p),
+        "recall": _ratio(common, of_t),
+    }
+    return {name: values.mean(axis=-1, dtype=np.float64) for name, values in samples.items()}
+
+
+def chance_scores(tree: Tree, correct_lca: int = 1) -> dict[str, Score]:
+    """What :func:`hierarchy_scores` expects of uniform guesses when all classes are equally common.
+
+    Args:
+      tree: of :func:`make_tree`.
+      correct_lca: LCA of a correct prediction, 1 or 0.
+
+    Returns:
+      The exact means over all pairs of classes.
+
+    Example:
+      >>> from hmcl_jax.evaluation import hierarchy
+      >>> tree = hierarchy.make_tree([("cat", "animal"), ("dog", "animal")], ["cat", "dog"])
+      >>> print(hierarchy.chance_scores(tree)["tie"])
+      1.0
+    """
+    _checks.instance("tree", tree, Tree, "a Tree of make_tree")
+    p, t = np.indices(tree.shared.shape)
+    return hierarchy_scores(tree, p.reshape(-1), t.reshape(-1), correct_lca)
+
+
+def _average_ranks(values: NDArray) -> NDArray[np.float64]:
+    """Ranks from 1 along the last axis; equal numbers share the mean of their ranks."""
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=-1)
+    n = values.shape[-1]
+    place = np.broadcast_to(np.arange(n), values.shape)
+    edge = np.ones((*values.shape[:-1], 1), bool)
+    change = ordered[..., 1:] != ordered[..., :-1]
+    starts = np.where(np.concatenate([edge, change], axis=-1), place, 0)
+    ends = np.where(np.concatenate([change, edge], axis=-1), place, n - 1)
+    first = np.maximum.accumulate(starts, axis=-1)
+    last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=-1)
+    return ranks
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> Score:
+    r"""Spearman's rank correlation along the last axis.
+
+    The Pearson correlation of the ranks, where equal numbers share the mean of theirs.
+
+    Args:
+      x: finite numbers, shape ``(..., n)``.
+      y: likewise; leading axes broadcast.
+
+    Returns:
+      Shape ``(...)``, in [-1, 1]; NaN where `x` or `y` is constant.
+
+    Example:
+      >>> from hmcl_jax.evaluation import hierarchy
+      >>> print(hierarchy.rank_correlation([0.1, 0.2, 0.9, 0.8], [1, 1, 2, 2]).round(4))
+      0.8944
+    """
+    ranks = []
+    for name, values in (("x", x), ("y", y)):
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu" or array.ndim == 0 or array.shape[-1] == 0:
+            raise ValueError(
+                f"{name} must be numbers of shape (..., n), got {array.dtype} of shape "
+                f"{array.shape}."
+            )
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite; leave out the rows with NaN or infinity.")
+        ranks.append(_average_ranks(array))
+    if ranks[0].shape[-1] != ranks[1].shape[-1]:
+        raise ValueError(
+            "x and y must have last axes of one length, "
+            f"got shapes {ranks[0].shape} and {ranks[1].shape}."
+        )
+    a, b = (r - (r.shape[-1] + 1) / 2 for r in ranks)
+    scale = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
+    spread = np.where(scale > 0, scale, np.nan)
+    return np.clip((a * b).sum(axis=-1) / spread, -1, 1)[()]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RadiusByDepth:
+    """Mean radius of the nodes of a tree at each depth.
+
+    Attributes:
+      depths: (D,), those that occur, ascending.
+      counts: (D,), nodes at each.
+      means: (..., D), their mean radius.
+      correlation: (...), Spearman's rank correlation of radius with depth over all nodes; NaN if
+        all have one depth or one radius.
+    """
+
+    depths: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    means: NDArray[np.float64]
+    correlation: Score
+
+
+def radius_by_depth(
+    tree: Tree, radii: ArrayLike, names: Sequence[str] | None = None
+) -> RadiusByDepth:
+    """Whether deeper nodes lie further out: mean radius per depth, and the rank correlation.
+
+    Args:
+      tree: of :func:`make_tree`.
+      radii: of nodes, shape ``(..., m)``, for example ``(seeds, m)``; of
+        :func:`hmcl_jax.lorentz.radius`.
+      names: the m nodes that they belong to, such as ``Task.tree_names``. Default: all,
+        ``tree.names``.
+
+    Returns:
+      A :class:`RadiusByDepth`.
+
+    Example:
+      >>> from hmcl_jax.evaluation import hierarchy
+      >>> rows = [("cat", "animal"), ("dog", "animal"), ("puppy", "dog")]
+      >>> tree = hierarchy.make_tree(rows, ["cat", "puppy"])
+      >>> found = hierarchy.radius_by_depth(tree, [0.5, 1.0, 1.5, 2.0])  # animal, cat, dog, puppy
+      >>> print(found.depths, found.counts, found.means, found.correlation.round(4))
+      [0 1 2] [1 2 1] [0.5 1.25 2. ] 0.9487
+    """
+    _checks.instance("tree", tree, Tree, "a Tree of make_tree")
+    names = tree.names if names is None else tuple(names)
+    place = {name: i for i, name in enumerate(tree.names)}
+    unknown = [name for name in names if name not in place]
+    if unknown:
+        raise ValueError(f"names must be nodes of the tree, got {unknown[0]!r}.")
+    radii = np.asarray(radii)
+    fits = radii.ndim > 0 and radii.shape[-1] == len(names) > 0
+    if radii.dtype.kind not in "fiu" or not fits:
+        raise ValueError(
+            f"radii must be numbers of shape (..., {len(names)}), one per name, got {radii.dtype} "
+            f"of shape {radii.shape}."
+        )
+    if not np.isfinite(radii).all():
+        node = names[int(np.argwhere(~np.isfinite(radii))[0][-1])]
+        raise ValueError(f"radii must be finite, got NaN or infinity for {node!r}.")
+    radii = radii.astype(np.float64)
+    node_depths = tree.depths[[place[name] for name in names]]
+    depths, level, counts = np.unique(node_depths, return_inverse=True, return_counts=True)
+    at_level = np.eye(len(depths))[level]
+    return RadiusByDepth(
+        depths, counts, radii @ at_level / counts, rank_correlation(radii, node_depths)
+    )

@@ -1,0 +1,417 @@
+r"""From a picture to the origin: which text is nearest on the way.
+
+The origin of the hyperboloid, ``[ROOT]``, stands for the most general concept. A traversal walks
+from a picture to it in equal steps of the tangent space at the origin and asks at each step for the
+nearest text of a pool; it should lead from specific to general texts. With the entailment filter
+only texts count whose cone holds the point; the root, which entails everything, always counts.
+
+All points of one walk lie on one ray, so a text stands at the same angle to all of them, and only
+their radii differ. With :math:`r` and :math:`s` the radii of text and point and :math:`c` the chord
+between their directions,
+
+.. math::
+  \sinh^2 \frac{d}{2 \sqrt K} = \sinh^2 \frac{d_r - d_s}{2 \sqrt K} + \frac{r s\, c^2}{4 K},
+
+where :math:`d_r` and :math:`d_s` are the distances to the origin. The order of the texts is that of
+the Lorentz inner product, without its cancellation, and the chord is needed once per walk.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+
+from hmcl_jax import _checks, lorentz
+from hmcl_jax.data.store import Store, Task
+from hmcl_jax.entailment import half_aperture
+from hmcl_jax.head import apply_head, check_head
+
+ROOT = "[ROOT]"
+PARTS = ("tree", "classes", "captions")
+# (text, step) pairs that are looked at together, 8 MB in float32.
+BLOCK_ENTRIES = 2**21
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pool:
+    """Texts to look for on the way.
+
+    Attributes:
+      names: what is shown for each text; each occurs once.
+      features: (m, d), their frozen features.
+      kinds: what each is: of the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
+      modality: whose head moves them.
+    """
+
+    names: tuple[str, ...]
+    features: NDArray[np.float32]
+    kinds: tuple[str, ...]
+    modality: str = "text"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traversal:
+    """Walks from pictures to the origin.
+
+    Attributes:
+      names: of the texts, and last ``"[ROOT]"``.
+      nearest: (..., n, steps), which of `names` is nearest at each step; -1 for the root. The first
+        step is the picture itself, the last one the root.
+      distances: (..., n, steps), how far it is.
+      radii: (..., n, steps), of the points.
+      entailing: whether texts that do not entail the point were left out.
+    """
+
+    names: tuple[str, ...]
+    nearest: NDArray[np.int32]
+    distances: NDArray[np.floating]
+    radii: NDArray[np.floating]
+    entailing: bool
+
+    def path(self, *place: int) -> tuple[str, ...]:
+        """The texts on one way in their order, each once; it ends with ``"[ROOT]"``.
+
+        Args:
+          *place: which walk: the picture, after the seed if there is one.
+        """
+        steps = self.nearest[place]
+        if steps.ndim != 1:
+            wanted = self.nearest.ndim - 1
+            raise ValueError(f"place must be {wanted} numbers, one per leading axis, got {place}.")
+        return tuple(dict.fromkeys(self.names[i] for i in steps))
+
+
+def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    r = lorentz.radius(x)
+    return x / jnp.where(r > 0, r, 1)[..., None], r
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "entailing"))
+def _walks(
+    images: jax.Array,
+    texts: jax.Array,
+    K: jax.Array,
+    kappa: jax.Array,
+    steps: int,
+    entailing: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Nearest text (the root is -1), its distance, and the radius of the point, for each seed.
+
+    From (seeds, n, d) and (seeds, m, d), each is (seeds, n, steps).
+    """
+    of_seed = functools.partial(_walks_of_seed, K=K, kappa=kappa, steps=steps, entailing=entailing)
+    return jax.lax.map(lambda points: of_seed(*points), (images, texts))
+
+
+def _walks_of_seed(
+    images: jax.Array,
+    texts: jax.Array,
+    K: jax.Array,
+    kappa: jax.Array,
+    steps: int,
+    entailing: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    dtype = images.dtype
+    fractions = jnp.linspace(0, 1, steps, dtype=dtype)
+    # The root stands in front, so that it wins against texts at the origin.
+    texts = jnp.concatenate([jnp.zeros_like(texts[:1]), texts])
+    unit, r = _direction(texts)
+    r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
+    r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
+
+    def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        direction, start = _direction(image)
+        # Radii are points of a hyperboloid with one space dimension.
+        s = lorentz.geodesic_to_origin(start[None], fractions, K)[None, :, 0]
+        s0 = jnp.sqrt(K + s**2)
+        chord2 = jnp.sum((unit - direction[None, :]) ** 2, axis=-1)[:, None]
+        scale = r0 * s + r * s0
+        radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
+        h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
+        if entailing:
+            inside = _inside(r, r0, aperture, s, s0, chord2, K)
+            # A text at the point itself entails it, where the angle is noise; so does the root.
+            near = 16 * jnp.finfo(dtype).eps * r
+            here = (s - r) ** 2 + s * r * chord2 <= near**2
+            h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
+        best = jnp.argmin(h, axis=0).astype(jnp.int32)
+        distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
+        return best - 1, distance, s[0]
+
+    size = max(1, BLOCK_ENTRIES // (texts.shape[0] * steps))
+    return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
+
+
+def _inside(
+    r: jax.Array,
+    r0: jax.Array,
+    aperture: jax.Array,
+    s: jax.Array,
+    s0: jax.Array,
+    chord2: jax.Array,
+    K: jax.Array,
+) -> jax.Array:
+    """Whether a point of radius s lies in the cone of a text of radius r, as in `entailment`."""
+    across = s * jnp.sqrt(jnp.maximum(chord2 * (1 - chord2 / 4), 0))
+    along = s - s * chord2 / 2
+    ahead = along > 0  # there the two terms of the outward part cancel
+    cancelled = K * (s - r - s * chord2 / 2) * (along + r) - (r * across) ** 2
+    outward = jnp.where(
+        ahead, cancelled / jnp.where(ahead, r0 * along + r * s0, 1), r0 * along - r * s0
+    )
+    # angle <= aperture <= pi/2, with tan(angle) = sqrt(K) across / outward and no arc tangent
+    return jnp.sqrt(K) * across * jnp.cos(aperture) <= outward * jnp.sin(aperture)
+
+
+def traverse(
+    images: ArrayLike,
+    texts: ArrayLike,
+    names: Sequence[str],
+    *,
+    steps: int = 20,
+    K: ArrayLike = 10.0,
+    kappa: ArrayLike = 0.1,
+    entailing: bool = True,
+) -> Traversal:
+    """Walks from each picture to the origin and names the nearest text at each step.
+
+    Args:
+      images: points to start from, shape ``(n, d)``, or ``(seeds, n, d)``.
+      texts: points of the pool, shape ``(m, d)``, or ``(seeds, m, d)``.
+      names: the m texts. The root is added.
+      steps: points on each way, both ends included.
+      K: squared radius of the hyperboloid.
+      kappa: sets the minimum radius of the cones, see :func:`hmcl_jax.entailment.half_aperture`.
+      entailing: whether texts that do not entail the point are left out.
+
+    Returns:
+      A :class:`Traversal`.
+
+    Example:
+      >>> from hmcl_jax.evaluation import traversal
+      >>> texts = [[1.8, 0.2], [1.0, -0.1], [0.9, 1.5]]
+      >>> found = traversal.traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
+      >>> print(found.path(0))
+      ('puppy', 'dog', '[ROOT]')
+      >>> print(found.nearest[0])  # puppy does not entail the later points, root is -1
+      [ 0  1  1  1  1 -1 -1 -1]
+    """
+    _checks.integer("steps", steps, 2)
+    images, texts = _checks.as_points(images=images, texts=texts)
+    _checks.same_dimension(images=images, texts=texts)
+    seeds = images.shape[:-2]
+    if images.ndim not in (2, 3) or texts.ndim != images.ndim or texts.shape[:-2] != seeds:
+        raise ValueError(
+            "images and texts must have shapes (n, d) and (m, d), or both with an axis of seeds "
+            f"in front, got shapes {images.shape} and {texts.shape}."
+        )
+    names = _checked_names(names, texts.shape[-2])
+    if 0 in (images.shape[-2], *seeds):
+        raise ValueError(f"images must hold at least one picture, got shape {images.shape}.")
+    _checks.finite("images", images)
+    _checks.finite("texts", texts)
+    K = _checks.positive("K", K, images.dtype)
+    kappa = _checks.positive("kappa", kappa, images.dtype)
+    if not seeds:
+        images, texts = images[None], texts[None]
+    found = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
+    nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in found)
+    return Traversal((*names, ROOT), nearest, distances, radii, bool(entailing))
+
+
+def _checked_names(names: Sequence[str], count: int) -> tuple[str, ...]:
+    if isinstance(names, str) or len(names) != count or count == 0:
+        raise ValueError(
+            f"names must be a list of one name per text and hold at least one, got {len(names)} "
+            f"for {count} texts."
+        )
+    if ROOT in names:
+        raise ValueError(f"names must not hold {ROOT!r}: the root is always in the pool.")
+    return tuple(names)
+
+
+def compare_heads(
+    heads: Mapping[str, Mapping[str, ArrayLike]],
+    features: ArrayLike,
+    pool: Pool,
+    *,
+    modality: str = "image",
+    steps: int = 20,
+    K: ArrayLike = 10.0,
+    kappa: ArrayLike = 0.1,
+    entailing: bool = True,
+) -> dict[str, Traversal]:
+    """The same walks through several heads, for example at a task's end and at the stream's.
+
+    Args:
+      heads: by label, ``{modality: W}``, each ``(d, d + 1)`` or ``(seeds, d, d + 1)``.
+      features: frozen features of the pictures, shape ``(n, d)``.
+      pool: the texts.
+      modality: of the pictures.
+      steps: points on each way, both ends included.
+      K: squared radius of the hyperboloid.
+      kappa: sets the minimum radius of the cones.
+      entailing: whether texts that do not entail the point are left out.
+
+    Returns:
+      By label, a :class:`Traversal`.
+
+    Example:
+      >>> import hmcl_jax
+      >>> from hmcl_jax.evaluation import traversal
+      >>> pool = traversal.Pool(("dog", "cat"), [[1.0, 0.1], [0.1, 1.0]], ("noun", "noun"))
+      >>> before = hmcl_jax.identity_heads(["image", "text"], dim=2)
+      >>> after = {**before, "image": before["image"][::-1]}  # the image head swaps the axes
+      >>> found = traversal.compare_heads({"task end": before, "final": after}, [[3, 0.1]], pool)
+      >>> print(traversal.traversal_table(found, 0))
+      | task end | final |
+      |---|---|
+      | dog | cat |
+      | [ROOT] | [ROOT] |
+    """
+    _checks.instance("pool", pool, Pool, "a Pool")
+    found = {}
+    for label, by_modality in heads.items():
+        missing = [m for m in (modality, pool.modality) if m not in by_modality]
+        if missing:
+            raise ValueError(
+                f"heads[{label!r}] must have a head for {missing[0]!r}, got {sorted(by_modality)}."
+            )
+        images, texts = (
+            _moved(by_modality[m], x, K)
+            for m, x in ((modality, features), (pool.modality, pool.features))
+        )
+        found[label] = traverse(
+            images, texts, pool.names, steps=steps, K=K, kappa=kappa, entailing=entailing
+        )
+    return found
+
+
+def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
+    W = jnp.asarray(W)
+    check_head("heads", W)
+    (z,) = _checks.as_points(features=features)
+    return jax.vmap(apply_head, (0, None, None))(W, z, K) if W.ndim == 3 else apply_head(W, z, K)
+
+
+_ESCAPES = {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
+
+
+def traversal_table(columns: Mapping[str, Traversal], *place: int) -> str:
+    """One walk of each traversal side by side, from the picture down to the root.
+
+    Args:
+      columns: by label.
+      *place: which walk: the picture, after the seed if there is one.
+
+    Returns:
+      A Markdown table; paths of different length end in the same row.
+
+    Example:
+      >>> from hmcl_jax.evaluation import traversal
+      >>> plain = traversal.traverse([[3.0, 0.0]], [[1.8, 0.2]], ["puppy"])
+      >>> print(traversal.traversal_table({"HMCL": plain}, 0))
+      | HMCL |
+      |---|
+      | puppy |
+      | [ROOT] |
+    """
+    if not columns:
+        raise ValueError("columns must hold at least one traversal, got none.")
+    paths = [found.path(*place)[:-1] for found in columns.values()]
+    longest = max(map(len, paths))
+    padded = [(*path, *[""] * (longest - len(path)), ROOT) for path in paths]
+    rows = [tuple(columns), *zip(*padded, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.translate(str.maketrans(_ESCAPES)) for cell in row) + " |"
+        for row in rows
+    ]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
+
+
+def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
+    """The texts of a task whose features its store holds.
+
+    - ``"tree"``: the names in its class tree, from leaves to categories (``tree_features``);
+    - ``"classes"``: its classes, at their prototypes;
+    - ``"captions"``: the captions of its test part. A store keeps the points of captions and not
+      their words; a caption at the very point of a name in the tree has that name, others are
+      called ``"caption 17 of <task>"``.
+
+    Args:
+      task: of a store.
+      parts: which, in order; a name that occurs again is left out.
+
+    Returns:
+      The pool.
+
+    Example:
+      >>> import hmcl_jax
+      >>> from hmcl_jax.evaluation import traversal
+      >>> pool = traversal.task_pool(hmcl_jax.load_pocket()["cifar10"])
+      >>> print(len(pool.names), pool.names[:3], pool.features.shape)
+      12 ('airplane', 'animal', 'automobile') (12, 512)
+    """
+    return _joined([task], parts)
+
+
+def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool:
+    """The texts of all tasks of a store that have the first task's general modality.
+
+    Args:
+      store: the stream.
+      parts: which, in order, see :func:`task_pool`; a name that occurs again is left out.
+
+    Returns:
+      The pool.
+
+    Example:
+      >>> import hmcl_jax
+      >>> from hmcl_jax.evaluation import traversal
+      >>> pool = traversal.store_pool(hmcl_jax.load_pocket(), ["classes"])
+      >>> print(len(pool.names), pool.modality)
+      297 text
+    """
+    tasks = [task for task in store if task.general == store.tasks[0].general]
+    return _joined(tasks, parts)
+
+
+def _joined(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
+    if isinstance(parts, str) or not parts or not set(parts) <= set(PARTS):
+        raise ValueError(f"parts must be some of {PARTS}, got {parts!r}.")
+    found: dict[str, tuple[str, np.ndarray]] = {}
+    for part in parts:
+        for task in tasks:
+            names, points = _part(task, part)
+            for name, point in zip(names, points, strict=True):
+                found.setdefault(name, (part, point))
+    if not found:
+        listed = ", ".join(task.name for task in tasks)
+        raise ValueError(f"Nothing of {tuple(parts)} is in the store for {listed}.")
+    features = np.stack([point for _, point in found.values()]).astype(np.float32)
+    kinds = tuple(kind for kind, _ in found.values())
+    return Pool(tuple(found), features, kinds, tasks[0].general)
+
+
+def _part(task: Task, part: str) -> tuple[Sequence[str], np.ndarray | Sequence]:
+    arrays = task.arrays
+    if part == "classes":
+        return task.classes, arrays["prototypes"] if task.classes else ()
+    tree = arrays.get("tree_features")
+    known: dict[bytes, str] = {}
+    if tree is not None:
+        if part == "tree":
+            return task.tree_names, tree
+        known = {point.tobytes(): name for name, point in zip(task.tree_names, tree, strict=True)}
+    if part == "tree" or task.kind != "retrieval":
+        return (), ()
+    captions = arrays["test_general"]
+    unnamed = (f"caption {row} of {task.name}" for row in range(len(captions)))
+    return [
+        known.get(p.tobytes(), name) for p, name in zip(captions, unnamed, strict=True)
+    ], captions

@@ -1,0 +1,319 @@
+"""Measures on class trees against breadth-first search, hand-made examples, and SciPy."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import hmcl_jax
+from hmcl_jax.evaluation import predict, top1
+from hmcl_jax.evaluation.hierarchy import (
+    chance_scores,
+    hierarchy_scores,
+    make_tree,
+    radius_by_depth,
+    rank_correlation,
+)
+
+ROWS = [
+    *(("cat", "feline"), ("lion", "feline"), ("dog", "canine")),
+    *(("feline", "animal"), ("canine", "animal"), ("animal", "thing"), ("car", "thing")),
+]
+CLASSES = ["cat", "lion", "dog", "car"]
+MEASURES = ("top1", "tie", "lca", "jaccard", "precision", "recall")
+
+
+@pytest.fixture
+def tree():
+    return make_tree(ROWS, CLASSES)
+
+
+def random_tree(rng, nodes):
+    """Rows in random order; every node hangs below an earlier one."""
+    order = rng.permutation(nodes)
+    rows = [(f"n{order[i]}", f"n{order[rng.integers(i)]}") for i in range(1, nodes)]
+    return [rows[i] for i in rng.permutation(len(rows))]
+
+
+def searched(rows, start):
+    """Distances from a node to all others, by breadth-first search in the undirected graph."""
+    near = collections.defaultdict(list)
+    for child, parent in rows:
+        near[child].append(parent)
+        near[parent].append(child)
+    distance, queue = {start: 0}, collections.deque([start])
+    while queue:
+        node = queue.popleft()
+        for other in near[node]:
+            if other not in distance:
+                distance[other] = distance[node] + 1
+                queue.append(other)
+    return distance
+
+
+def walked(rows, node):
+    """Ancestors from the parent up to the root."""
+    above = dict(rows)
+    path = []
+    while node in above:
+        node = above[node]
+        path.append(node)
+    return path
+
+
+@pytest.mark.parametrize("leaves_only", [True, False])
+@pytest.mark.parametrize("nodes", [2, 40, 300])
+def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
+    rows = random_tree(rng, nodes)
+    parents = {parent for _, parent in rows}
+    names = sorted({name for row in rows for name in row} - (parents if leaves_only else set()))
+    classes = [names[i] for i in rng.permutation(len(names))]
+    tree = make_tree(rows, classes)
+    distances = {name: searched(rows, name) for name in classes}
+    ancestors = {name: walked(rows, name) for name in classes}
+    pairs = rng.integers(len(classes), size=(1700, 2))  # six cases, 10,200 pairs
+    for p, t in pairs:
+        found = hierarchy_scores(tree, [p], [t])
+        plain = hierarchy_scores(tree, [p], [t], correct_lca=0)
+        a, b = classes[p], classes[t]
+        up, other = ancestors[a], ancestors[b]
+        both = len(set(up) & set(other))
+        assert found["tie"] == plain["tie"] == distances[a][b]
+        steps = next(i for i, node in enumerate([a, *up]) if node in {b, *other})
+        assert plain["lca"] == steps
+        if a == b or both == 0:
+            assert found["lca"] == 1 + len(up) - both
+        else:
+            assert found["lca"] == 1 + next(i for i, node in enumerate(up) if node in other)
+            if leaves_only:
+                assert found["lca"] == plain["lca"]
+        assert found["jaccard"] == (both / len({*up, *other}) if up or other else 1)
+        assert found["precision"] == (both / len(up) if up else 1)
+        assert found["recall"] == (both / len(other) if other else 1)
+        assert found["top1"] == (p == t)
+
+
+def test_a_tree_computed_by_hand(tree):
+    # cat for lion: siblings. cat for dog: up to animal. car for cat: up to thing. lion: right.
+    found = hierarchy_scores(tree, [0, 0, 3, 1], [1, 2, 0, 1])
+    by_hand = {
+        "top1": [0, 0, 0, 1],
+        "tie": [2, 4, 4, 0],
+        "lca": [1, 2, 1, 1],
+        "jaccard": [3 / 3, 2 / 4, 1 / 3, 1],
+        "precision": [3 / 3, 2 / 3, 1 / 1, 1],
+        "recall": [3 / 3, 2 / 3, 1 / 3, 1],
+    }
+    assert tuple(found) == MEASURES == tuple(by_hand)
+    for name, values in by_hand.items():
+        np.testing.assert_allclose(found[name], np.mean(values))
+    assert hierarchy_scores(tree, [1], [1], correct_lca=0)["lca"] == 0
+    json.dumps({name: float(value) for name, value in found.items()}, allow_nan=False)
+
+
+def test_the_published_closed_forms_for_leaves(rng):
+    """TIE = #Ap + #At - 2#I + 2 and LCA = #Ap - #I + 1; TIE = LCA(p, t) + LCA(t, p) if wrong."""
+    rows = random_tree(rng, 200)
+    classes = sorted({name for row in rows for name in row} - {parent for _, parent in rows})
+    tree = make_tree(rows, classes)
+    for p, t in rng.integers(len(classes), size=(200, 2)):
+        if p == t:
+            continue
+        up, other = (set(walked(rows, classes[c])) for c in (p, t))
+        there, back = hierarchy_scores(tree, [p], [t]), hierarchy_scores(tree, [t], [p])
+        assert there["tie"] == len(up) + len(other) - 2 * len(up & other) + 2
+        assert there["lca"] == len(up) - len(up & other) + 1
+        assert there["tie"] == there["lca"] + back["lca"]
+        assert there["precision"] == back["recall"]
+
+
+def test_seeds_are_scored_one_by_one(tree, rng):
+    predicted, actual = rng.integers(4, size=(3, 50)), rng.integers(4, size=50)
+    found = hierarchy_scores(tree, predicted, actual)
+    for seed in range(3):
+        alone = hierarchy_scores(tree, predicted[seed], actual)
+        for name in MEASURES:
+            assert found[name].shape == (3,)
+            assert found[name][seed] == alone[name]
+            assert alone[name].dtype == np.float64
+    own = hierarchy_scores(tree, predicted, np.broadcast_to(actual, (3, 50)))
+    np.testing.assert_array_equal(own["tie"], found["tie"])
+
+
+def test_random_guesses_land_on_the_chance_scores(rng):
+    rows = random_tree(rng, 400)
+    classes = sorted({name for row in rows for name in row} - {parent for _, parent in rows})
+    tree = make_tree(rows, classes)
+    guesses = rng.integers(len(classes), size=(20, 20_000))
+    actual = rng.integers(len(classes), size=20_000)
+    found, expected = hierarchy_scores(tree, guesses, actual), chance_scores(tree)
+    for name in MEASURES:
+        error = found[name].std(ddof=1) / np.sqrt(20)
+        assert abs(found[name].mean() - expected[name]) < 5 * error + 0.01 * expected[name]
+
+
+def test_classes_may_lie_above_each_other():
+    tree = make_tree([("dog", "animal"), ("puppy", "dog")], ["animal", "dog", "puppy"])
+    assert hierarchy_scores(tree, [1], [2])["tie"] == 1
+    # Published: no class is its own ancestor, so puppy and dog first meet in animal.
+    assert [hierarchy_scores(tree, [p], [2])["lca"] for p in range(3)] == [1, 1, 1]
+    assert [hierarchy_scores(tree, [p], [2], 0)["lca"] for p in range(3)] == [0, 0, 0]
+    assert [hierarchy_scores(tree, [2], [t], 0)["lca"] for t in range(3)] == [2, 1, 0]
+    # The root has no ancestors; none of them is wrong, and all are found.
+    assert hierarchy_scores(tree, [0], [0])["jaccard"] == 1
+    assert hierarchy_scores(tree, [0], [2])["precision"] == 1
+    assert hierarchy_scores(tree, [0], [2])["recall"] == 0
+
+
+def test_the_order_of_rows_and_classes_does_not_matter(tree, rng):
+    rows = [ROWS[i] for i in rng.permutation(len(ROWS))]
+    order = rng.permutation(4)
+    other = make_tree([*rows, rows[0]], [CLASSES[i] for i in order])
+    assert other.names == tree.names
+    assert other.rows == tree.rows == tuple(sorted(ROWS))
+    assert other.root == tree.root == "thing"
+    np.testing.assert_array_equal(other.shared, tree.shared[np.ix_(order, order)])
+
+
+def test_a_new_root_takes_what_has_none():
+    rows = [("cat", "animal"), ("car", "vehicle")]
+    tree = make_tree(rows, ["cat", "car", "digit"], root="thing")
+    assert tree.root == "thing"
+    depths = dict(zip(tree.names, tree.depths.tolist(), strict=True))
+    assert depths == {"thing": 0, "animal": 1, "vehicle": 1, "digit": 1, "cat": 2, "car": 2}
+    assert make_tree([("cat", "animal")], ["cat"], root="animal").rows == (("cat", "animal"),)
+    assert make_tree([], ["a", "b"], root="all").rows == (("a", "all"), ("b", "all"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "message"),
+    [
+        ([*ROWS, ("cat", "thing")], CLASSES, r"one parent, got 'feline' and 'thing' for 'cat'"),
+        ([*ROWS, ("thing", "cat")], CLASSES, r"no cycle, got one through '(cat|feline|animal|th)"),
+        ([*ROWS, ("a", "b"), ("b", "a")], CLASSES, r"no cycle, got one through '[ab]'"),
+        ([("me", "me")], ["me"], r"no cycle, got one through 'me'"),
+        (ROWS, [*CLASSES, "ship"], r"got none with 'ship' \(1 of 5 are missing\); root='...'"),
+        ([], ["cat"], r"got none with 'cat'"),
+        ([*ROWS, ("x", "y")], CLASSES, r"one root, got 2, among them 'thing' and 'y'; root="),
+        (ROWS, ["cat", "dog", "cat"], r"each class once, got 'cat' 2 times"),
+    ],
+)
+def test_what_is_no_tree_is_refused_by_name(rows, classes, message):
+    with pytest.raises(ValueError, match=message):
+        make_tree(rows, classes)
+
+
+def test_a_root_inside_the_tree_and_wrong_kinds_are_refused():
+    with pytest.raises(ValueError, match="root = 'cat' has a node above it in rows: 'feline'"):
+        make_tree(ROWS, CLASSES, root="cat")
+    for rows in (["ab"], [("a", "b", "c")], [("a", 1)]):
+        with pytest.raises(TypeError, match="rows must be"):
+            make_tree(rows, ["a"])
+    for classes in ("cat", []):
+        with pytest.raises(TypeError, match="classes must be a list"):
+            make_tree(ROWS, classes)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "message"),
+    [
+        ([[0, 1], [2, 4]], [0, 1], r"predicted\[1, 1\] must be in \[0, 4\), got 4"),
+        ([0, 1], [0, -1], r"actual\[1\] must be in \[0, 4\), got -1"),
+        ([0, 1], [0, 1, 2], r"shapes \(\.\.\., n\) and \(n,\).*got \(2,\) and \(3,\)"),
+        (np.zeros(0, int), np.zeros(0, int), r"n >= 1, got \(0,\)"),
+        (1, 1, r"got \(\) and \(\)"),
+    ],
+)
+def test_wrong_labels_are_refused(tree, predicted, actual, message):
+    with pytest.raises(ValueError, match=message):
+        hierarchy_scores(tree, predicted, actual)
+
+
+def test_wrong_options_are_refused(tree):
+    with pytest.raises(TypeError, match="predicted must hold whole numbers, got dtype float64"):
+        hierarchy_scores(tree, [0.0], [0])
+    for wrong in (2, True, "1"):
+        with pytest.raises(ValueError, match="correct_lca must be 1 or 0, got correct_lca = "):
+            hierarchy_scores(tree, [0], [0], wrong)
+    for function in (lambda x: hierarchy_scores(x, [0], [0]), chance_scores):
+        with pytest.raises(TypeError, match="tree must be a Tree of make_tree, got list"):
+            function(ROWS)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_rank_correlation_equals_scipys(rng, ties):
+    x, y = rng.normal(size=(2, 6, 80))
+    if ties:
+        x, y = np.round(x), np.round(2 * y)
+    found = rank_correlation(x, y)
+    for row in range(6):
+        np.testing.assert_allclose(found[row], scipy.stats.spearmanr(x[row], y[row]).statistic)
+    np.testing.assert_allclose(rank_correlation(x, y[0])[3], rank_correlation(x[3], y[0]))
+
+
+def test_rank_correlation_of_what_has_no_order():
+    assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
+    assert np.isnan(rank_correlation([1.0], [1.0]))
+    assert rank_correlation([1.0, 2.0], [3.0, 4.0]) == 1
+    assert rank_correlation([1.0, 2.0], [4.0, 3.0]) == -1
+    with pytest.raises(ValueError, match="y must be finite"):
+        rank_correlation([1.0, 2.0], [1.0, np.nan])
+    with pytest.raises(ValueError, match=r"one length, got shapes \(2,\) and \(3,\)"):
+        rank_correlation([1, 2], [1, 2, 3])
+    for wrong in (["a", "b"], 3.0, []):
+        with pytest.raises(ValueError, match=r"x must be numbers of shape \(\.\.\., n\)"):
+            rank_correlation(wrong, [1, 2])
+
+
+def test_radius_by_depth_equals_loops(tree, rng):
+    radii = rng.uniform(1, 2, size=(3, len(tree.names)))
+    found = radius_by_depth(tree, radii)
+    np.testing.assert_array_equal(found.depths, [0, 1, 2, 3])
+    np.testing.assert_array_equal(found.counts, [1, 2, 2, 3])
+    for seed in range(3):
+        for column, depth in enumerate(found.depths):
+            mean = np.mean([r for r, d in zip(radii[seed], tree.depths, strict=True) if d == depth])
+            np.testing.assert_allclose(found.means[seed, column], mean)
+        expected = scipy.stats.spearmanr(radii[seed], tree.depths).statistic
+        np.testing.assert_allclose(found.correlation[seed], expected)
+
+
+def test_radius_of_some_nodes_in_any_order(tree):
+    found = radius_by_depth(tree, [3.0, 1.0, 2.0], ["cat", "thing", "animal"])
+    np.testing.assert_array_equal(found.depths, [0, 1, 3])
+    np.testing.assert_array_equal(found.means, [1, 2, 3])
+    assert found.correlation == 1
+    with pytest.raises(ValueError, match="names must be nodes of the tree, got 'ship'"):
+        radius_by_depth(tree, [1.0], ["ship"])
+    with pytest.raises(ValueError, match=r"radii must be numbers of shape \(\.\.\., 8\)"):
+        radius_by_depth(tree, [1.0])
+    with pytest.raises(ValueError, match="radii must be finite, got NaN or infinity for 'cat'"):
+        radius_by_depth(tree, [1.0, np.nan], ["dog", "cat"])
+
+
+def test_every_class_tree_of_the_embedded_stream():
+    """Its trees are forests that leave out some classes: one root above all serves every task."""
+    store = hmcl_jax.load_pocket()
+    tasks = [task for task in store if task.tree and task.classes]
+    assert len(tasks) >= 4
+    for task in tasks:
+        tree = make_tree(task.tree, task.classes, root="[ROOT]")
+        radii = np.linalg.norm(np.float32(task.arrays["tree_features"]), axis=1)
+        by_depth = radius_by_depth(tree, radii, task.tree_names)
+        assert by_depth.counts.sum() == len(task.tree_names)
+        assert -1 <= by_depth.correlation <= 1
+
+
+def test_predictions_of_the_embedded_stream_are_better_than_chance():
+    store = hmcl_jax.load_pocket()
+    task = store["cifar10"]
+    points = [np.float32(task.arrays[key]) for key in ("prototypes", "test_features")]
+    labels = task.arrays["test_labels"]
+    tree = make_tree(task.tree, task.classes, root="[ROOT]")
+    found = hierarchy_scores(tree, np.asarray(predict(*points, K=store.K)), labels)
+    np.testing.assert_allclose(found["top1"], top1(*points, labels, K=store.K), rtol=1e-6)
+    chance = chance_scores(tree)
+    assert found["tie"] < chance["tie"]
+    assert found["jaccard"] > chance["jaccard"]

@@ -1,0 +1,284 @@
+"""Walks to the origin against a brute-force loop in NumPy, and what the filter leaves."""
+
+import jax
+import numpy as np
+import pytest
+
+import hmcl_jax
+from hmcl_jax import entailment, lorentz
+from hmcl_jax.evaluation import (
+    Pool,
+    compare_heads,
+    store_pool,
+    task_pool,
+    traversal_table,
+    traverse,
+)
+
+K = 10.0
+
+
+def points(rng, n, low, high, d=8):
+    """Points around one direction, so that some cones hold some points."""
+    x = 0.4 * rng.normal(size=(n, d)) / np.sqrt(d)
+    x[:, 0] += 1
+    return x * rng.uniform(low, high, (n, 1)) / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def scene(rng, dtype=np.float32, n=12, m=30, seeds=()):
+    images = np.reshape([points(rng, n, 2, 4) for _ in range(seeds[0] if seeds else 1)], (-1, n, 8))
+    texts = np.reshape([points(rng, m, 0.4, 2) for _ in range(len(images))], (-1, m, 8))
+    names = [f"text {i}" for i in range(m)]
+    if not seeds:
+        images, texts = images[0], texts[0]
+    return images.astype(dtype), texts.astype(dtype), names
+
+
+def brute(image, texts, steps, entailing, K=K, kappa=0.1):
+    """Nearest texts in float64, one step and one text after the other, as textbooks write it."""
+    image, texts = np.float64(image), np.float64(texts)
+
+    def time(x):
+        return np.sqrt(K + x @ x)
+
+    length = np.linalg.norm(image)
+    tangent = image / length * np.sqrt(K) * np.arcsinh(length / np.sqrt(K)) if length else image
+    nearest = []
+    for step in range(steps):
+        v = tangent * (1 - step / (steps - 1))
+        size = np.linalg.norm(v)
+        y = v / size * np.sqrt(K) * np.sinh(size / np.sqrt(K)) if size else v
+        best, best_inner = -1, -np.sqrt(K) * time(y)  # the root
+        for i, x in enumerate(texts):
+            inner = x @ y - time(x) * time(y)
+            if entailing:
+                g = inner / K
+                norm = np.linalg.norm(x)
+                cosine = (time(y) + g * time(x)) / (norm * np.sqrt(g**2 - 1))
+                angle = np.arccos(np.clip(cosine, -1, 1))
+                if angle > np.arcsin(min(1, 2 * kappa * np.sqrt(K) / norm)):
+                    continue
+            if inner > best_inner:
+                best, best_inner = i, inner
+        nearest.append(best)
+    return nearest
+
+
+@pytest.mark.parametrize("entailing", [True, False])
+@pytest.mark.parametrize("steps", [2, 20])
+def test_walks_equal_brute_force(dtype, rng, steps, entailing):
+    images, texts, names = scene(rng, dtype)
+    found = traverse(images, texts, names, steps=steps, entailing=entailing)
+    expected = [brute(image, texts, steps, entailing) for image in images]
+    np.testing.assert_array_equal(found.nearest, expected)
+    assert found.entailing == entailing
+    assert found.names == (*names, "[ROOT]")
+    assert len(np.unique(found.nearest)) > 5
+    if entailing and steps == 20:
+        other = traverse(images, texts, names, entailing=False)
+        assert (other.nearest != found.nearest).mean() > 0.1
+
+
+@pytest.mark.parametrize("kappa", [0.02, 0.3])
+def test_curvature_and_aperture_are_used(rng, kappa):
+    images, texts, names = scene(rng)
+    found = traverse(images, texts, names, K=2.0, kappa=kappa)
+    expected = [brute(image, texts, 20, True, 2.0, kappa) for image in images]
+    np.testing.assert_array_equal(found.nearest, expected)
+
+
+def test_the_first_point_is_the_picture_and_the_last_the_root(dtype, rng):
+    images, texts, names = scene(rng, dtype)
+    for entailing in (True, False):
+        found = traverse(images, texts, names, entailing=entailing)
+        np.testing.assert_allclose(found.radii[:, 0], lorentz.radius(images), rtol=3e-7)
+        np.testing.assert_array_equal(found.radii[:, -1], 0)
+        np.testing.assert_array_equal(found.nearest[:, -1], -1)
+        np.testing.assert_array_equal(found.distances[:, -1], 0)
+        assert (np.diff(found.radii, axis=1) < 0).all()
+    # Without the filter the first text is the nearest to the picture.
+    inner = lorentz.pairwise_inner(images, texts)
+    np.testing.assert_array_equal(found.nearest[:, 0], np.argmax(inner, axis=1))
+
+
+def test_points_are_equally_far_apart_and_distances_are_those_to_the_texts(rng):
+    images, texts, names = scene(rng)
+    found = traverse(images, texts, names)
+    path = lorentz.geodesic_to_origin(images, np.linspace(0, 1, 20, dtype=np.float32))
+    np.testing.assert_allclose(found.radii, lorentz.radius(path), rtol=1e-5, atol=1e-6)
+    chosen = np.concatenate([texts, np.zeros((1, 8), np.float32)])[found.nearest]
+    expected = lorentz.distance(path, chosen)
+    np.testing.assert_allclose(found.distances, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_filter_keeps_only_texts_that_entail_the_point(dtype, rng):
+    images, texts, names = scene(rng, dtype, n=60)
+    found = traverse(images, texts, names)
+    path = lorentz.geodesic_to_origin(images, np.linspace(0, 1, 20, dtype=dtype))
+    inside = jax.jit(entailment.entails)(texts[:, None, None], path[None])  # (m, n, steps)
+    image, step = np.indices(found.nearest.shape)
+    rooted = found.nearest == -1
+    assert np.asarray(inside)[found.nearest, image, step][~rooted].all()
+    assert (~rooted).sum() > 50
+    free = traverse(images, texts, names, entailing=False)
+    assert not np.asarray(inside)[free.nearest, image, step][free.nearest >= 0].all()
+
+
+def test_a_text_entails_itself_and_is_its_own_nearest(dtype, rng):
+    _, texts, names = scene(rng, dtype)
+    found = traverse(texts, texts, names)
+    np.testing.assert_array_equal(found.nearest[:, 0], np.arange(len(texts)))
+    np.testing.assert_allclose(found.distances[:, 0], 0, atol=1e-6)
+
+
+def test_texts_and_pictures_at_the_origin(dtype):
+    origin = np.zeros((1, 2), dtype)
+    found = traverse(origin, origin, ["all"])
+    assert found.path(0) == ("[ROOT]",)
+    assert np.isfinite(found.distances).all()
+    # The root wins against a text at the origin, also where both are the nearest.
+    near = traverse(np.array([[2, 0]], dtype), origin, ["all"])
+    assert near.path(0) == ("[ROOT]",)
+    # Where no text entails the point, the root is left.
+    aside = traverse(np.array([[2, 0]], dtype), np.array([[-2, 0]], dtype), ["opposite"])
+    assert aside.path(0) == ("[ROOT]",)
+
+
+def test_paths_are_in_order_and_hold_each_text_once():
+    texts = np.array([[2.0, 0.1], [1.2, 0.0], [2.0, -0.1]], np.float32)
+    found = traverse(np.array([[4.0, 0.0]], np.float32), texts, ["a", "b", "a"], entailing=False)
+    path = found.path(0)
+    assert path == tuple(dict.fromkeys(found.names[i] for i in found.nearest[0]))
+    assert path == ("a", "b", "[ROOT]")
+    with pytest.raises(ValueError, match="place must be 1 numbers, one per leading axis"):
+        found.path()
+
+
+def test_seeds_equal_a_loop(rng):
+    images, texts, names = scene(rng, seeds=(3,))
+    found = traverse(images, texts, names)
+    assert found.nearest.shape == found.distances.shape == found.radii.shape == (3, 12, 20)
+    for seed in range(3):
+        alone = traverse(images[seed], texts[seed], names)
+        np.testing.assert_array_equal(found.nearest[seed], alone.nearest)
+        np.testing.assert_allclose(found.distances[seed], alone.distances, rtol=1e-6)
+        assert found.path(seed, 2) == alone.path(2)
+
+
+def test_blocks_of_pictures_do_not_matter(rng, monkeypatch):
+    monkeypatch.setattr("hmcl_jax.evaluation.traversal.BLOCK_ENTRIES", 3 * 31 * 11)
+    images, texts, names = scene(rng, n=7)  # a shape of its own, so nothing is compiled yet
+    found = traverse(images, texts, names, steps=11)
+    np.testing.assert_array_equal(found.nearest, [brute(x, texts, 11, True) for x in images])
+
+
+def test_two_heads_side_by_side(rng):
+    images, texts, names = scene(rng)
+    pool = Pool(tuple(names), texts, ("noun",) * len(names))
+    start = hmcl_jax.identity_heads(["image", "text"], 8)
+    turned = {m: W.at[:].set(W[::-1]) for m, W in start.items()}  # one turn for both
+    found = compare_heads({"task end": start, "final": turned}, images, pool)
+    alone = traverse(images, texts, names)
+    for walks in found.values():
+        np.testing.assert_array_equal(walks.nearest, alone.nearest)
+    seeds = {m: np.stack([W, 1.2 * W]) for m, W in start.items()}
+    both = compare_heads({"seeds": seeds}, images, pool, entailing=False)["seeds"]
+    assert both.nearest.shape == (2, 12, 20)
+    stretched = traverse(1.2 * images, 1.2 * texts, names, entailing=False)
+    np.testing.assert_array_equal(both.nearest[1], stretched.nearest)
+    with pytest.raises(ValueError, match=r"heads\['x'\] must have a head for 'text', got \['im"):
+        compare_heads({"x": {"image": start["image"]}}, images, pool)
+    with pytest.raises(ValueError, match="must have a head for 'audio'"):
+        compare_heads({"x": start}, images, pool, modality="audio")
+
+
+def test_a_table_ends_with_the_root_and_shows_names_as_text():
+    image = np.array([[3.0, 0.0]], np.float32)
+    texts = np.array([[2.0, 0.1], [1.0, 0.0]], np.float32)
+    long = traverse(image, texts, ["a|b\n*c*", "<i>d</i> & `e`"], entailing=False)
+    short = traverse(image, texts[1:], ["\N{DOG FACE}"], entailing=False)
+    lines = traversal_table({"task end": long, "final": short}, 0).split("\n")
+    assert lines == [
+        "| task end | final |",
+        "|---|---|",
+        "| a\\|b \\*c\\* | \N{DOG FACE} |",
+        "| &lt;i>d&lt;/i> &amp; \\`e\\` |  |",
+        "| [ROOT] | [ROOT] |",
+    ]
+    with pytest.raises(ValueError, match="at least one traversal"):
+        traversal_table({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": np.ones(3)}, r"shapes \(n, d\) and \(m, d\).*got shapes \(3,\) and \(2, 3\)"),
+        ({"images": np.ones((2, 4, 3))}, r"got shapes \(2, 4, 3\) and \(2, 3\)"),
+        ({"images": np.ones((4, 2))}, r"one length, got shapes images \(4, 2\), texts \(2, 3\)"),
+        ({"images": np.ones((0, 3))}, r"at least one picture, got shape \(0, 3\)"),
+        ({"images": np.full((1, 3), np.nan)}, r"images must be finite, got 3 NaN"),
+        ({"texts": np.full((2, 3), np.inf)}, r"texts must be finite"),
+        ({"texts": np.ones((0, 3)), "names": []}, r"hold at least one, got 0 for 0 texts"),
+        ({"names": ["a"]}, r"one name per text.*got 1 for 2 texts"),
+        ({"names": "ab"}, r"names must be a list"),
+        ({"names": ["a", "[ROOT]"]}, r"must not hold '\[ROOT\]'"),
+        ({"steps": 1}, r"steps must be at least 2, got steps = 1"),
+        ({"K": 0.0}, r"K must be positive and finite, got K = 0.0"),
+        ({"kappa": -1.0}, r"kappa must be positive"),
+    ],
+)
+def test_wrong_arguments_are_refused(change, message):
+    right = {"images": np.ones((4, 3)), "texts": np.ones((2, 3)), "names": ["a", "b"]}
+    with pytest.raises(ValueError, match=message):
+        traverse(**{**right, **change})
+
+
+@pytest.fixture(scope="module")
+def store():
+    return hmcl_jax.load_pocket()
+
+
+def test_pool_of_a_task(store):
+    task = store["qd-animals"]
+    pool = task_pool(task)
+    assert set(pool.names) == {*task.tree_names, *task.classes}
+    assert pool.features.shape == (len(pool.names), 512)
+    assert pool.features.dtype == np.float32
+    assert (pool.modality, len(pool.kinds)) == ("text", len(pool.names))
+    row = task.tree_names.index("bird")
+    np.testing.assert_array_equal(
+        pool.features[pool.names.index("bird")], np.float32(task.arrays["tree_features"][row])
+    )
+    first = task_pool(task, ["classes", "tree"])  # now the prototype comes first
+    np.testing.assert_array_equal(
+        first.features[first.names.index("bird")],
+        np.float32(task.arrays["prototypes"][task.classes.index("bird")]),
+    )
+    assert set(first.kinds) == {"classes", "tree"}
+
+
+def test_captions_have_the_names_that_the_store_knows(store):
+    known = task_pool(store["flags"], ["captions"])
+    assert known.names[0] == "flag of Afghanistan"
+    assert not any(name.startswith("caption ") for name in known.names)
+    captions = store["game-icons"].arrays["test_general"]
+    unknown = task_pool(store["game-icons"], ["captions"])
+    assert unknown.names[:2] == ("caption 0 of game-icons", "caption 1 of game-icons")
+    np.testing.assert_array_equal(unknown.features, np.float32(captions))
+    assert set(unknown.kinds) == {"captions"}
+
+
+def test_pool_of_a_store_holds_each_name_once(store):
+    pool = store_pool(store, ["tree", "classes", "captions"])
+    assert len(set(pool.names)) == len(pool.names) == len(pool.features)
+    named = {name for task in store for name in (*task.classes, *task.tree_names)}
+    assert named <= set(pool.names)
+    assert set(pool.kinds) == {"tree", "classes", "captions"}
+
+
+def test_pools_that_cannot_be_made_are_refused(store):
+    for wrong in ("tree", [], ["nouns"]):
+        with pytest.raises(ValueError, match=r"parts must be some of \('tree', 'classes', 'cap"):
+            task_pool(store["flags"], wrong)
+    with pytest.raises(ValueError, match=r"Nothing of \('tree',\) is in the store for mnist"):
+        task_pool(store["mnist"], ["tree"])
