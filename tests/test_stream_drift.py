@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from saved_runs import heads_of, save_run
-from test_run import FAST, small
 
-from hmcl_jax.continual import RunError, read_runs, run_stream
+from hmcl_jax.continual import RunError, Schedule, TrainConfig, read_runs, run_stream
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import fixed_anchors, measure_drift, wilcoxon
 from hmcl_jax.evaluation.drift import CONES, MEASURES
@@ -22,7 +21,7 @@ def spread(heads):
     return {m: np.repeat(W[None], len(SEEDS), axis=0).astype(np.float32) for m, W in heads.items()}
 
 
-def course(last=None, rng=None):
+def course(last=None):
     """Heads after each of the four tasks; `last` maps the heads of the third to the fourth."""
     eye = np.eye(6, 7, k=1)
     steps = [{"image": eye, "text": eye}] + [{"audio": eye, "image": eye, "text": eye}] * 3
@@ -187,17 +186,17 @@ def test_runs_that_cannot_be_compared_are_refused(found, tmp_path, rng):
 
 def test_a_trained_run(tmp_path):
     """Heads on disk are those of the run, before and after; what is trained drifts."""
-    store = small(modalities=3)
-    results = run_stream(store, ["vanilla", "hmcl_mr"], [0, 7], FAST, out=tmp_path)
-    runs = read_runs(tmp_path, store)
-    first = run_stream(store, ["vanilla"], [0, 7], FAST, order=["task1"])["vanilla"].heads
-    for modality, W in first.items():
-        np.testing.assert_array_equal(runs["vanilla"].heads(1)[modality], W)
-    for method, result in results.items():
-        assert runs[method].heads().keys() == result.heads.keys()
-        for modality, W in result.heads.items():
-            np.testing.assert_array_equal(runs[method].heads()[modality], W)
-    drift = measure_drift(runs, store)
+    store = synthetic_stream(tasks=3, classes=4, dimension=8, train=70, test=40)
+    config = TrainConfig(classification=Schedule(3, 0.02), batch=32, seed_axis="map")
+    trained = run_stream(store, ["vanilla"], [0, 7], config, out=tmp_path)["vanilla"].heads
+    run = read_runs(tmp_path, store)["vanilla"]
+    first = run_stream(store, ["vanilla"], [0, 7], config, order=["task1"])["vanilla"].heads
+    for finished, heads in ((1, first), (3, trained)):
+        found = run.heads(finished)
+        assert found.keys() == heads.keys()
+        for modality, W in heads.items():
+            np.testing.assert_array_equal(found[modality], W)
+    drift = measure_drift({"vanilla": run}, store)
     assert drift.anchors == (40, 40)  # all there are
-    assert (drift.values > 0).all()
     assert np.isfinite(drift.values).all()
+    assert (drift.values > 0).all()

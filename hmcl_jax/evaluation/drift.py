@@ -69,11 +69,18 @@ def _unit(x: jax.Array) -> jax.Array:
     return jnp.where(r > 0, x / jnp.where(r > 0, r, 1), 0)
 
 
-def _cosine_change(x: jax.Array, y: jax.Array, x_after: jax.Array, y_after: jax.Array) -> jax.Array:
+def _still(x: jax.Array, later: jax.Array) -> jax.Array:
+    """Which points have not moved. Compiled, equal numbers may be rounded in two ways."""
+    return jnp.all(x == later, axis=-1)
+
+
+def _cosine_change(x: jax.Array, y: jax.Array, later_x: jax.Array, later_y: jax.Array) -> jax.Array:
     def cosines(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.matmul(_unit(a), jnp.swapaxes(_unit(b), -1, -2), precision=PRECISION)
 
-    return jnp.mean(jnp.abs(cosines(x_after, y_after) - cosines(x, y)), axis=(-2, -1))
+    still = _still(x, later_x)[..., :, None] & _still(y, later_y)[..., None, :]
+    change = jnp.abs(cosines(later_x, later_y) - cosines(x, y))
+    return jnp.mean(jnp.where(still, 0, change), axis=(-2, -1))
 
 
 def radial_drift(before: Anchors, after: Anchors, K: ArrayLike = 10.0) -> jax.Array:
@@ -172,7 +179,8 @@ def paired_distance_drift(before: Anchors, after: Anchors, K: ArrayLike = 10.0) 
     """
     texts, samples, later_texts, later_samples = _blocks(before, after)
     change = lorentz.distance(later_samples, later_texts, K) - lorentz.distance(samples, texts, K)
-    return jnp.mean(jnp.abs(change), axis=-1)
+    still = _still(texts, later_texts) & _still(samples, later_samples)
+    return jnp.mean(jnp.where(still, 0, jnp.abs(change)), axis=-1)
 
 
 def drift_measures(before: Anchors, after: Anchors, K: ArrayLike = 10.0) -> jax.Array:
@@ -230,7 +238,9 @@ def cone_changes(
         aperture = entailment.half_aperture(general, K, kappa)
         return entailment.exterior_angle(general, specific, K) - aperture
 
-    angles = excess(texts, samples), excess(later_texts, later_samples)
+    first, last = excess(texts, samples), excess(later_texts, later_samples)
+    still = _still(texts, later_texts) & _still(samples, later_samples)
+    angles = first, jnp.where(still, first, last)
     inside = [angle <= 0 for angle in angles]
     shares = (~inside[0], ~inside[1], inside[0] & ~inside[1], ~inside[0] & inside[1])
     found = [jnp.mean(share, axis=-1, dtype=angles[0].dtype) for share in shares]
