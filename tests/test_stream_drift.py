@@ -45,7 +45,7 @@ def found(tmp_path_factory):
     for method, heads in courses.items():
         save_run(out, STORE, method, SEEDS, heads)
     runs = read_runs(out, STORE, list(courses))
-    return runs, measure_drift(runs, STORE, anchors=12, norm_anchors=20)
+    return runs, measure_drift(runs, STORE, anchors=12, norm_anchors=40)  # of 30 samples
 
 
 def of(drift, method):
@@ -121,13 +121,13 @@ def test_norms_are_pooled_by_modality(found):
     _, drift = found
     assert sorted(drift.norms) == ["audio", "image", "text"]
     texts, images, sounds = (drift.norms[m] for m in ("text", "image", "audio"))
-    assert texts.before.shape == texts.after.shape == (5, 2, 60)
-    assert images.tasks.tolist() == [0] * 20 + [2] * 20
-    assert sounds.tasks.tolist() == [1] * 20
+    assert texts.before.shape == texts.after.shape == (5, 2, 90)
+    assert images.tasks.tolist() == [0] * 30 + [2] * 30
+    assert sounds.tasks.tolist() == [1] * 30
     np.testing.assert_allclose(texts.contraction()[:4], [[2, 2], [1, 1], [1, 1], [1, 1]], rtol=1e-6)
     np.testing.assert_allclose(texts.task_contraction(1)[0], 2, rtol=1e-6)
     assert np.isnan(sounds.task_contraction(0)).all()
-    own = np.linalg.norm(np.asarray(fixed_anchors(STORE["task2"], 20).specific, float), axis=1)
+    own = np.linalg.norm(np.asarray(fixed_anchors(STORE["task2"], 30).specific, float), axis=1)
     np.testing.assert_allclose(sounds.before[0, 1], own, rtol=1e-6)
     np.testing.assert_allclose(sounds.after[0, 1], 2 * own, rtol=1e-6)
     np.testing.assert_array_equal(
