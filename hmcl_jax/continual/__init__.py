@@ -5,6 +5,7 @@ from hmcl_jax.continual.config import ConfigError, Schedule, TrainConfig
 from hmcl_jax.continual.method import Method, MethodState
 from hmcl_jax.continual.methods import METHODS, make_method
 from hmcl_jax.continual.run import SEEDS, Event, StreamResult, run_stream
+from hmcl_jax.continual.saved import SavedRun, read_runs
 from hmcl_jax.continual.sweep import run_sweep
 
 __all__ = [
@@ -15,10 +16,12 @@ __all__ = [
     "Method",
     "MethodState",
     "RunError",
+    "SavedRun",
     "Schedule",
     "StreamResult",
     "TrainConfig",
     "make_method",
+    "read_runs",
     "run_stream",
     "run_sweep",
 ]

@@ -130,8 +130,7 @@ class Run:
 
     def latest(self) -> int | None:
         """The number of finished tasks in the newest step, None before the first."""
-        names = (step.name for step in self.steps.glob("*"))
-        return max((int(name) for name in names if re.fullmatch("[1-9][0-9]*", name)), default=None)
+        return latest_step(self.steps)
 
     def save(self, finished: int, state: Any, record: Mapping[str, Any]) -> None:
         """Saves the state at the end of a task; returns when it is on disk.
@@ -201,22 +200,13 @@ class Run:
             raise RunError(f"{self.steps} holds no step to restore; start with the first task.")
         step = self.steps / str(finished)
         likes, structure = _named(template)
-        with _reading(step) as ocp:
-            note = ocp.metadata(step).custom_metadata or {}
-            if note.get("sha256") != _seal(note) or note["finished"] != finished:
-                raise ValueError("its record does not match its checksum")
+        note = read_note(step)
         leaves = note["leaves"]
         kinds = {name: leaf["kind"] for name, leaf in leaves.items()}
         wanted = {name: _kind(like) for name, like in likes.items()}
         if different := _differences(kinds, wanted, f"in step {finished}", "in the template"):
             raise RunError(f"The template does not fit {step}: {'; '.join(different)}.")
-        with _reading(step) as ocp:
-            blank = {n: np.zeros(leaf["shape"], leaf["dtype"]) for n, leaf in leaves.items()}
-            stored = {name: array for name, array in blank.items() if array.size}
-            arrays = blank | ocp.load(step, stored | {"finished": np.zeros((), np.int32)})
-            for name, leaf in leaves.items():
-                if _digest(arrays[name]) != leaf["sha256"]:
-                    raise ValueError(f"{name} does not match its checksum")
+        arrays = read_arrays(step, leaves)
         state = [
             _place(name, arrays[name], like, leaves[name].get("prng"))
             for name, like in likes.items()
@@ -227,6 +217,12 @@ class Run:
         """Removes what is left of saves that did not come to their end."""
         for half in self.steps.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(half, ignore_errors=True)
+
+
+def latest_step(steps: Path) -> int | None:
+    """The number of finished tasks in the newest of some steps, None if there is none."""
+    names = (step.name for step in steps.glob("*"))
+    return max((int(name) for name in names if re.fullmatch("[1-9][0-9]*", name)), default=None)
 
 
 def _claim(root: Path) -> IO[str]:
@@ -270,7 +266,6 @@ def _identify(root: Path, asked: dict[str, Any], resume: bool) -> None:
                 partial.flush()
                 os.fsync(partial.fileno())
             (root / PARTIAL).replace(file)
-        text = file.read_bytes()
     except OSError as error:
         raise RunError(f"path = {str(root)!r} cannot be used: {_reason(error)}.") from error
     if not (new or resume):
@@ -278,6 +273,21 @@ def _identify(root: Path, asked: dict[str, Any], resume: bool) -> None:
             f"path = {str(root)!r} holds a run already; go on with it with --resume, "
             "or choose another directory with --out."
         )
+    identity = read_identity(root)
+    if different := _differences(identity, asked, "in the directory", "asked for"):
+        raise RunError(
+            f"path = {str(root)!r} holds another run: {'; '.join(different)}. "
+            "Ask for the same, or choose another directory with --out."
+        )
+
+
+def read_identity(root: Path) -> dict[str, Any]:
+    """Who the run in a directory is; see :func:`open_run`."""
+    file = root / RUN
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise RunError(f"path = {str(root)!r} cannot be used: {_reason(error)}.") from error
     try:
         found = json.loads(text)
         schema, identity = found["schema"], dict(found["identity"])
@@ -291,20 +301,17 @@ def _identify(root: Path, asked: dict[str, Any], resume: bool) -> None:
             f"{file} has schema {schema!r}, this version of hmcl_jax reads {SCHEMA}; "
             "resume with the version that wrote it, or choose another directory with --out."
         )
-    if different := _differences(identity, asked, "in the directory", "asked for"):
-        raise RunError(
-            f"path = {str(root)!r} holds another run: {'; '.join(different)}. "
-            "Ask for the same, or choose another directory with --out."
-        )
+    return identity
 
 
 @contextlib.contextmanager
-def _orbax() -> Iterator[Any]:
+def _orbax(partial: bool = False) -> Iterator[Any]:
     """Orbax without its log; imported here, because that takes a second."""
     from orbax.checkpoint import v1 as ocp  # type: ignore[import-untyped, unused-ignore]
 
     context = ocp.Context()
     context.asynchronous.create_directories_asynchronously = False
+    context.pytree.loading.partial_load = partial
     if jax.process_count() > 1:  # the others do not read, so none is waited for
         context.multiprocessing.active_processes = {jax.process_index()}
         context.multiprocessing.primary_host = jax.process_index()
@@ -332,19 +339,44 @@ def _save_alone(step: Path, arrays: dict[str, np.ndarray], custom_metadata: Any)
         checkpointer.save(step, args=tree, custom_metadata=custom_metadata)
 
 
+def read_note(step: Path) -> dict[str, Any]:
+    """What stands beside the arrays of a step, compared with its checksum."""
+    with _reading(step) as ocp:
+        note = ocp.metadata(step).custom_metadata or {}
+        if note.get("sha256") != _seal(note) or note["finished"] != int(step.name):
+            raise ValueError("its record does not match its checksum")
+    return dict(note)
+
+
+def read_arrays(
+    step: Path, leaves: Mapping[str, Mapping[str, Any]], partial: bool = False
+) -> dict[str, np.ndarray]:
+    """Arrays of a step, all or a part of them, compared with their checksums."""
+    with _reading(step, partial) as ocp:
+        blank = {n: np.zeros(leaf["shape"], leaf["dtype"]) for n, leaf in leaves.items()}
+        stored = {name: array for name, array in blank.items() if array.size}
+        arrays = blank | ocp.load(step, stored | {"finished": np.zeros((), np.int32)})
+        for name, leaf in leaves.items():
+            if _digest(arrays[name]) != leaf["sha256"]:
+                raise ValueError(f"{name} does not match its checksum")
+    return {name: arrays[name] for name in leaves}
+
+
 @contextlib.contextmanager
-def _reading(step: Path) -> Iterator[Any]:
+def _reading(step: Path, partial: bool = False) -> Iterator[Any]:
     """Orbax, with an explanation of whatever damaged files provoke in it."""
     try:
-        with _orbax() as ocp:
+        with _orbax(partial) as ocp:
             yield ocp
     except MemoryError:
         raise
     except Exception as error:
         before = int(step.name) - 1
+        later = " and those of all later steps" if latest_step(step.parent) != before + 1 else ""
         raise RunError(
             f"Step {step.name} cannot be read: {_reason(error)}. If it is damaged, delete the "
-            f"directory {step} and resume from {f'step {before}' if before else 'the beginning'}."
+            f"directory {step}{later} and resume from "
+            f"{f'step {before}' if before else 'the beginning'}."
         ) from error
 
 

@@ -1,5 +1,14 @@
-"""Scores of tasks, of streams and of hierarchies, and walks from pictures to the origin."""
+"""Scores of tasks, streams and hierarchies, drift of the geometry, walks to the origin."""
 
+from hmcl_jax.evaluation.anchors import Anchors, fixed_anchors
+from hmcl_jax.evaluation.drift import (
+    angular_drift,
+    cone_changes,
+    cross_modal_drift,
+    drift_measures,
+    paired_distance_drift,
+    radial_drift,
+)
 from hmcl_jax.evaluation.hierarchy import (
     RadiusByDepth,
     Tree,
@@ -21,6 +30,8 @@ from hmcl_jax.evaluation.matrix import (
     summary,
 )
 from hmcl_jax.evaluation.scores import predict, recall, symmetric_recall, top1
+from hmcl_jax.evaluation.signed_rank import Wilcoxon, bonferroni, wilcoxon
+from hmcl_jax.evaluation.stream_drift import Drift, Norms, measure_drift
 from hmcl_jax.evaluation.traversal import (
     Pool,
     Traversal,
@@ -33,22 +44,35 @@ from hmcl_jax.evaluation.traversal import (
 
 __all__ = [
     "CONVENTIONS",
+    "Anchors",
+    "Drift",
+    "Norms",
     "Pool",
     "RadiusByDepth",
     "Spread",
     "Summary",
     "Traversal",
     "Tree",
+    "Wilcoxon",
+    "angular_drift",
     "backward_transfer",
+    "bonferroni",
     "chance_scores",
     "compare_heads",
+    "cone_changes",
+    "cross_modal_drift",
+    "drift_measures",
+    "fixed_anchors",
     "forgetting",
     "hierarchy_scores",
     "immediate",
     "is_complete",
     "make_tree",
+    "measure_drift",
     "overall",
+    "paired_distance_drift",
     "predict",
+    "radial_drift",
     "radius_by_depth",
     "rank_correlation",
     "recall",
@@ -59,4 +83,5 @@ __all__ = [
     "top1",
     "traversal_table",
     "traverse",
+    "wilcoxon",
 ]

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,19 @@ def _cells(result: StreamResult, plus_minus: str) -> list[str]:
 
 def markdown_table(results: Mapping[str, StreamResult]) -> str:
     """A Markdown table with one row per method."""
-    rows = [["Method", *COLUMNS]]
-    rows += [[name, *_cells(result, " ± ")] for name, result in results.items()]
+    return markdown_rows(
+        [
+            ["Method", *COLUMNS],
+            *([name, *_cells(result, " ± ")] for name, result in results.items()),
+        ]
+    )
+
+
+def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of cells, the header first; all but the first column stand to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
-    def line(row: list[str]) -> str:
+    def line(row: Sequence[str]) -> str:
         first, *others = zip(row, widths, strict=True)
         cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
         return f"| {' | '.join(cells)} |"

@@ -1,0 +1,180 @@
+"""What runs have left on disk, for analyses: who they are, and their heads after every task.
+
+Reading takes no lock and writes nothing, so runs that are still going on can be looked at. Whatever
+is read is compared with its checksum, as for a resume, and with the store it is said to be from.
+"""
+
+import ast
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax import _checks
+from hmcl_jax.continual.checkpoint import (
+    RUN,
+    STEPS,
+    RunError,
+    latest_step,
+    read_arrays,
+    read_identity,
+    read_note,
+)
+from hmcl_jax.data.store import Store
+
+HEADS = "state['params']["
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRun:
+    """The run of one method, as it lies on disk.
+
+    Attributes:
+      path: its directory.
+      method: its name.
+      settings: of the method.
+      config: shared settings, as plain data; see :class:`hmcl_jax.continual.TrainConfig`.
+      seeds: of the run.
+      order: names of all tasks, in the order of the stream.
+      dimension: d of the heads.
+    """
+
+    path: Path
+    method: str
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    order: tuple[str, ...]
+    dimension: int
+
+    @property
+    def finished(self) -> int:
+        """Number of tasks that are finished."""
+        return latest_step(self.path / STEPS) or 0
+
+    def heads(self, finished: int | None = None) -> dict[str, np.ndarray]:
+        """The heads after some task.
+
+        Args:
+          finished: number of finished tasks: 1 is the end of the first. Default: all.
+
+        Returns:
+          ``{modality: W}`` with W of shape ``(seeds, d, d + 1)``, as they were saved. A modality
+          that no task has had until then is not there.
+
+        Raises:
+          RunError: if the step is not there or is damaged; it says what to run again.
+        """
+        count = len(self.order)
+        finished = count if finished is None else finished
+        _checks.integer("finished", finished, 1)
+        if finished > count:
+            raise ValueError(f"finished must be at most {count}, all tasks, got {finished}.")
+        step = self.path / STEPS / str(finished)
+        if not step.is_dir():
+            if self.finished < finished:
+                remedy = f"{self.finished} of {count} tasks are finished; run"
+            else:
+                remedy = f"delete the later ones in {self.path / STEPS} and run"
+            raise RunError(
+                f"Step {finished} of {self.method} is not there: {remedy} again with --resume."
+            )
+        leaves = read_note(step)["leaves"]
+        names = {name: leaf for name, leaf in leaves.items() if name.startswith(HEADS)}
+        shape = (len(self.seeds), self.dimension, self.dimension + 1)
+        for name, leaf in names.items():
+            if tuple(leaf["shape"]) != shape:
+                raise RunError(
+                    f"{step} holds {name} of shape {tuple(leaf['shape'])}, which is no head of "
+                    f"shape {shape}; run again with another --out."
+                )
+        if not names:
+            raise RunError(f"{step} holds no heads; run again with another --out.")
+        arrays = read_arrays(step, names, partial=True)
+        return {ast.literal_eval(name[len(HEADS) : -1]): arrays[name] for name in sorted(names)}
+
+
+def read_runs(
+    out: str | os.PathLike[str], store: Store, methods: Sequence[str] | None = None
+) -> dict[str, SavedRun]:
+    """The runs in a folder that :func:`run_stream` has written to.
+
+    Args:
+      out: the folder, with one folder per method.
+      store: the stream that the runs are of.
+      methods: names. Default: all that are there, in the order of ``results.json`` if there is one.
+
+    Returns:
+      Runs by method.
+
+    Raises:
+      RunError: if there is no such run, or if it is of another store.
+
+    Example:
+      >>> import tempfile
+      >>> from hmcl_jax.continual import TrainConfig, read_runs, run_stream
+      >>> from hmcl_jax.data.synthetic import synthetic_stream
+      >>> store, out = synthetic_stream(tasks=2, dimension=8), tempfile.TemporaryDirectory()
+      >>> results = run_stream(store, ["vanilla"], [0], TrainConfig(batch=64), out=out.name)
+      >>> run = read_runs(out.name, store)["vanilla"]
+      >>> print(run.order, {m: W.shape for m, W in run.heads(finished=1).items()})
+      ('task1', 'task2') {'image': (1, 8, 9), 'text': (1, 8, 9)}
+      >>> out.cleanup()
+    """
+    _checks.instance("store", store, Store, "a Store")
+    out = Path(out).absolute()
+    if (out / RUN).is_file():
+        raise RunError(f"{out} is the run of one method; give the folder above it.")
+    found = [path.parent.name for path in sorted(out.glob(f"*/{RUN}"))]
+    if not found:
+        raise RunError(f"{out} holds no run; make one with experiments/run_stream.py --out {out}.")
+    if methods is None:
+        listed = _listed(out)
+        methods = sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
+    elif isinstance(methods, str):
+        raise TypeError(f"methods must be a list of names, got the string {methods!r}.")
+    for method in methods:
+        if method not in found:
+            raise RunError(
+                f"{out} holds no run of {method!r}, only of {', '.join(found)}; "
+                "add it with --methods and --resume."
+            )
+    return {method: _read_run(out / method, store) for method in methods}
+
+
+def _listed(out: Path) -> list[str]:
+    """The methods in the order in which they were asked for, as far as that is known."""
+    try:
+        return list(json.loads((out / "results.json").read_text("utf8"))["methods"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # the runs are what counts; they may still be going on
+
+
+def _read_run(path: Path, store: Store) -> SavedRun:
+    identity = read_identity(path)
+    try:
+        fingerprint, name = identity["store"]["fingerprint"], identity["store"]["name"]
+        run = SavedRun(
+            path=path,
+            method=str(identity["method"]),
+            settings=dict(identity["settings"]),
+            config=dict(identity["config"]),
+            seeds=tuple(identity["seeds"]),
+            order=tuple(identity["order"]),
+            dimension=store.dimension,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{path / RUN} is not of a run over a stream; give a folder of run_stream.py."
+        ) from error
+    if fingerprint != store.fingerprint:
+        raise RunError(
+            f"{path} is a run over another store, {name!r} ({str(fingerprint)[:12]}), than "
+            f"{store.name!r} ({store.fingerprint[:12]}); give that store, or run again with "
+            "this one and another --out."
+        )
+    return run

@@ -1,0 +1,64 @@
+"""Fixed test anchors: the matched pairs on which the geometry of a task is watched."""
+
+import hashlib
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from hmcl_jax import _checks
+from hmcl_jax.data.store import Task
+
+Array = jax.Array | np.ndarray
+
+
+class Anchors(NamedTuple):
+    """Matched points of two modalities, row by row.
+
+    Attributes:
+      general: texts, shape ``(..., n, d)``.
+      specific: samples, shape ``(..., n, d)``.
+    """
+
+    general: Array
+    specific: Array
+
+
+def fixed_anchors(task: Task, count: int = 50) -> Anchors:
+    """Frozen features of some test samples of a task and of the text that each belongs to.
+
+    The text of a sample is the prototype of its class, or for retrieval one of its captions. Which
+    samples are taken depends on the name of the task alone, so they are the same for all methods
+    and seeds, and a smaller count takes the first of a larger.
+
+    Args:
+      task: the task.
+      count: how many; all test samples with a text if there are fewer. No sample occurs twice, but
+        the samples of a class share their prototype.
+
+    Returns:
+      The anchors, in the dtype of the store.
+
+    Example:
+      >>> from hmcl_jax.data.synthetic import synthetic_stream
+      >>> from hmcl_jax.evaluation import fixed_anchors
+      >>> task = synthetic_stream(tasks=1, dimension=8)["task1"]
+      >>> anchors = fixed_anchors(task, count=20)
+      >>> print(anchors.general.shape, anchors.specific.shape)
+      (20, 8) (20, 8)
+    """
+    _checks.integer("count", count, 1)
+    arrays = task.arrays
+    if task.kind == "classification":
+        labels = np.asarray(arrays["test_labels"], np.int64)
+        pairs = np.stack([np.arange(len(labels)), labels], axis=1)
+        general, specific = arrays["prototypes"], arrays["test_features"]
+    else:
+        pairs = np.asarray(arrays["test_pairs"], np.int64)
+        general, specific = arrays["test_general"], arrays["test_specific"]
+    seed = int.from_bytes(hashlib.sha256(task.name.encode()).digest()[:4], "little")
+    # The stream of RandomState is frozen; that of default_rng may change between releases of NumPy.
+    pairs = pairs[np.random.RandomState(seed).permutation(len(pairs))]
+    _, first = np.unique(pairs[:, 0], return_index=True)
+    rows = pairs[np.sort(first)[:count]]
+    return Anchors(np.asarray(general[rows[:, 1]]), np.asarray(specific[rows[:, 0]]))

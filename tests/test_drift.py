@@ -1,0 +1,238 @@
+"""Measures of drift: computed by hand, by loops, and what moves them and what does not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hmcl_jax import entailment
+from hmcl_jax.evaluation import (
+    Anchors,
+    angular_drift,
+    cone_changes,
+    cross_modal_drift,
+    drift_measures,
+    paired_distance_drift,
+    radial_drift,
+)
+from hmcl_jax.evaluation.drift import CONES, MEASURES
+
+K = 10.0
+COMPILED = jax.jit(drift_measures)
+
+
+def anchors(rng, dtype, n=20, d=6, leading=()):
+    """Texts nearer to the origin than samples, several of the same text."""
+    texts = rng.normal(size=(*leading, n, d))
+    texts[..., n // 2 :, :] = texts[..., : n - n // 2, :]
+    samples = 2 * rng.normal(size=(*leading, n, d)) + 1
+    return Anchors(jnp.asarray(texts, dtype), jnp.asarray(samples, dtype))
+
+
+def rotation(rng, dtype, d=6):
+    return jnp.asarray(np.linalg.qr(rng.normal(size=(d, d)))[0], dtype)
+
+
+def moved(before, general=None, specific=None):
+    """Both modalities, each times a matrix or a factor."""
+
+    def move(x, by):
+        if by is None:
+            return x
+        return jnp.matmul(x, by, precision="highest") if by.ndim == 2 and len(by) == 6 else x * by
+
+    return Anchors(move(before.general, general), move(before.specific, specific))
+
+
+def rounding(dtype):
+    return 2e-6 if dtype == jnp.float32 else 1e-14
+
+
+def measures(before, after):
+    return dict(zip(MEASURES, np.asarray(COMPILED(before, after, K)), strict=True))
+
+
+def cones(before, after, kappa=0.1):
+    return dict(zip(CONES, np.asarray(jax.jit(cone_changes)(before, after, K, kappa)), strict=True))
+
+
+# By hand
+
+
+def test_all_measures_of_an_example_computed_by_hand(dtype):
+    # K = 16: the time of (3, 0) is 5, of (0, 0) it is 4, of (4 sqrt 8, ...) 12.
+    before = Anchors(jnp.array([[3, 0], [0, 3]], dtype), jnp.array([[3, 0], [0, 3]], dtype))
+    far = 4 * np.sqrt(8)
+    after = Anchors(jnp.array([[3, 0], [0, 3]], dtype), jnp.array([[far, 0], [3, 0]], dtype))
+    close = {"rtol": 10 * jnp.finfo(dtype).eps}
+    # Of texts nothing changes; of samples one time goes from 5 to 12.
+    np.testing.assert_allclose(radial_drift(before, after, K=16), (0 + (7 + 0) / 2) / 2, **close)
+    # Samples had cosine 0 and have 1, in two of four entries.
+    np.testing.assert_allclose(angular_drift(before, after), (0 + 2 / 4) / 2, **close)
+    # The second sample now has cosine 1 with the first text and 0 with its own.
+    np.testing.assert_allclose(cross_modal_drift(before, after), 2 / 4, **close)
+    # Distances were 0: now along a ray from arsinh(3/4) to arsinh(sqrt 8), and across a corner.
+    along = 4 * (np.arcsinh(np.sqrt(8)) - np.arcsinh(3 / 4))
+    across = 4 * np.arccosh(25 / 16)
+    found = paired_distance_drift(before, after, K=16)
+    np.testing.assert_allclose(found, (along + across) / 2, **close)
+    assert found.dtype == dtype
+
+
+def test_changes_in_opposite_directions_do_not_cancel():
+    texts = jnp.zeros((2, 2))
+    before = Anchors(texts, jnp.array([[3.0, 0.0], [0.0, 4.0]]))
+    after = Anchors(texts, jnp.array([[4.0, 0.0], [0.0, 3.0]]))
+    assert radial_drift(before, after) > 0.2
+    assert paired_distance_drift(before, after) > 0.5
+
+
+def test_measures_equal_loops(rng, x64):
+    before, after = anchors(rng, "float64", n=5), anchors(rng, "float64", n=5)
+    n = range(5)
+
+    def time(x):
+        return np.sqrt(K + sum(float(a) ** 2 for a in x))
+
+    def cosine(x, y):
+        return sum(x * y) / np.sqrt(sum(x * x) * sum(y * y))
+
+    def apart(x, y):
+        return np.sqrt(K) * np.arccosh((time(x) * time(y) - sum(x * y)) / K)
+
+    sides = [(np.asarray(x), np.asarray(y)) for x, y in zip(before, after, strict=True)]
+    (g, g2), (s, s2) = sides
+    expected = {
+        "radial": np.mean([abs(time(y[i]) - time(x[i])) for x, y in sides for i in n]),
+        "angular": np.mean(
+            [abs(cosine(y[i], y[j]) - cosine(x[i], x[j])) for x, y in sides for i in n for j in n]
+        ),
+        "cross_modal": np.mean(
+            [abs(cosine(s2[i], g2[j]) - cosine(s[i], g[j])) for i in n for j in n]
+        ),
+        "paired_distance": np.mean([abs(apart(s2[i], g2[i]) - apart(s[i], g[i])) for i in n]),
+    }
+    found = measures(before, after)
+    for name in MEASURES:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, err_msg=name)
+
+
+# What moves them
+
+
+def test_nothing_drifts_where_nothing_moves(rng, dtype):
+    before = anchors(rng, dtype)
+    assert set(measures(before, before).values()) == {0}
+    after = Anchors(before.general + 0, before.specific + 0)
+    assert set(measures(before, after).values()) == {0}
+
+
+def test_a_shared_rotation_is_no_drift(rng, dtype):
+    before, turn = anchors(rng, dtype), rotation(rng, dtype)
+    for name, drift in measures(before, moved(before, turn, turn)).items():
+        assert drift < rounding(dtype), name
+
+
+@pytest.mark.parametrize("side", Anchors._fields)
+def test_a_rotation_of_one_modality_shows_between_the_two_only(rng, dtype, side):
+    before, turn = anchors(rng, dtype), rotation(rng, dtype)
+    found = measures(before, moved(before, **{side: turn}))
+    assert max(found["radial"], found["angular"]) < rounding(dtype)
+    assert min(found["cross_modal"], found["paired_distance"]) > 0.1
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_radial_scaling_is_no_angular_drift(rng, dtype, each):
+    before = anchors(rng, dtype)
+    factor = jnp.asarray(rng.uniform(1.2, 2, size=(20, 1) if each else (1, 1)), dtype)
+    found = measures(before, moved(before, factor, factor))
+    assert max(found["angular"], found["cross_modal"]) < rounding(dtype)
+    assert min(found["radial"], found["paired_distance"]) > 0.1
+    alone = measures(before, moved(before, general=factor))
+    assert max(alone["angular"], alone["cross_modal"]) < rounding(dtype)
+
+
+def test_noise_in_one_modality_is_drift_of_every_kind(rng, dtype):
+    before = anchors(rng, dtype)
+    noise = jnp.asarray(rng.normal(size=(20, 6)), dtype)
+    for side in Anchors._fields:
+        after = before._replace(**{side: getattr(before, side) + noise})
+        assert min(measures(before, after).values()) > 0.05
+
+
+def test_small_radial_changes_far_out_are_not_lost():
+    x = np.full((1, 4), 500.0, np.float32)
+    y = x + np.float32(2**-11)
+    times = [np.sqrt(K + np.sum(z.astype(float) ** 2)) for z in (x, y)]
+    found = radial_drift(Anchors(x, x), Anchors(y, y))
+    np.testing.assert_allclose(found, times[1] - times[0], rtol=1e-5)
+
+
+def test_points_at_the_origin_have_cosine_0():
+    zero, one = jnp.zeros((2, 3)), jnp.ones((2, 3))
+    np.testing.assert_array_equal(angular_drift(Anchors(zero, one), Anchors(zero, one)), 0)
+    np.testing.assert_allclose(angular_drift(Anchors(zero, one), Anchors(one, one)), 0.5)
+    np.testing.assert_allclose(cross_modal_drift(Anchors(zero, one), Anchors(one, one)), 1)
+
+
+# Cones
+
+
+def test_cones_of_an_example_computed_by_hand(dtype):
+    # Half aperture at (2, 0): arcsin(2 * 0.1 * sqrt(10) / 2).
+    texts = jnp.array([[2, 0]] * 4, dtype)
+    inside, outside = [3, 0], [-3, 0]  # exterior angles 0 and pi
+    before = Anchors(texts, jnp.array([inside, inside, outside, outside], dtype))
+    after = Anchors(texts, jnp.array([outside, inside, inside, outside], dtype))
+    after = Anchors(*(x.at[1].set(before.specific[1]) for x in after))  # its own apex: inside
+    found = cones(before, after)
+    aperture = np.arcsin(0.1 * np.sqrt(K))
+    last = np.arcsin(0.2 * np.sqrt(K) / 3)
+    assert [found[name] for name in list(CONES)[:4]] == [0.5, 0.5, 0.25, 0.25]
+    close = {"rtol": 10 * jnp.finfo(dtype).eps}
+    np.testing.assert_allclose(found["excess_before"], np.pi / 2 - aperture, **close)
+    np.testing.assert_allclose(
+        found["excess_after"], np.pi / 2 - (3 * aperture + last) / 4, **close
+    )
+
+
+def test_cones_agree_with_entailment_and_turn_with_all(rng, x64):
+    before, after = anchors(rng, "float64", n=200), anchors(rng, "float64", n=200)
+    found = cones(before, after, 0.4)
+    was, is_ = (np.asarray(entailment.entails(*x, K, 0.4)) for x in (before, after))
+    assert 0 < was.mean() < 1
+    np.testing.assert_allclose(found["outside_before"], 1 - was.mean())
+    np.testing.assert_allclose(found["outside_after"], 1 - is_.mean())
+    np.testing.assert_allclose(found["lost"], (was & ~is_).mean())
+    np.testing.assert_allclose(found["gained"], (~was & is_).mean())
+    turn = rotation(rng, "float64")
+    turned = cones(before, moved(before, turn, turn), 0.4)
+    assert turned["lost"] == turned["gained"] == 0
+    np.testing.assert_allclose(turned["excess_after"], turned["excess_before"], rtol=1e-12)
+    same = cones(before, before, 0.4)
+    assert same["excess_after"] == same["excess_before"]
+
+
+# As functions
+
+
+@pytest.mark.parametrize("function", [drift_measures, cone_changes])
+def test_leading_axes_are_kept_under_jit_with_strict_dtypes(rng, dtype, strict_dtypes, function):
+    before = anchors(rng, dtype, leading=(2, 3))
+    after = anchors(rng, dtype, leading=(2, 3))
+    found = jax.jit(function)(before, after)
+    assert found.dtype == dtype
+    assert found.shape == (2, 3, len(MEASURES if function is drift_measures else CONES))
+    for place in np.ndindex(2, 3):
+        one = jax.jit(function)(*(Anchors(*(x[place] for x in y)) for y in (before, after)))
+        np.testing.assert_allclose(found[place], one, rtol=1e-5, atol=1e-6)
+
+
+def test_anchors_that_do_not_match_are_refused():
+    two, three = np.ones((2, 4)), np.ones((3, 4))
+    with pytest.raises(ValueError, match=r"one shape .*got before\.general \(2, 4\), .*\(3, 4\)"):
+        drift_measures(Anchors(two, two), Anchors(two, three))
+    with pytest.raises(ValueError, match="with n >= 1"):
+        cone_changes(*[Anchors(np.ones((0, 4)), np.ones((0, 4)))] * 2)
+    with pytest.raises(TypeError, match=r"after\.specific must hold real numbers"):
+        radial_drift(Anchors(two, two), Anchors(two, two > 0))

@@ -1,0 +1,173 @@
+"""Heads read back from run directories: exactly, without touching them, or with a remedy."""
+
+import shutil
+
+import numpy as np
+import pytest
+from run_directories import begun
+from saved_runs import heads_of, identity, save_run
+
+from hmcl_jax.continual import RunError, read_runs
+from hmcl_jax.continual.checkpoint import open_run
+from hmcl_jax.data.synthetic import synthetic_stream
+
+STORE = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3)
+SEEDS = (3, 5)
+
+
+def snapshot(path):
+    return {
+        file: (file.stat().st_mtime_ns, file.read_bytes() if file.is_file() else None)
+        for file in sorted(path.rglob("*"))
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two finished runs; heads of a modality are there from the first task that has it."""
+    out = tmp_path_factory.mktemp("out")
+    rng = np.random.default_rng(1)
+    for method in ("vanilla", "hmcl_ca"):
+        save_run(out, STORE, method, SEEDS, [heads_of(STORE, SEEDS, n, rng) for n in range(1, 5)])
+    return out
+
+
+@pytest.fixture
+def out(made, tmp_path):
+    shutil.copytree(made, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_heads_are_read_exactly_as_they_were_saved(tmp_path, rng):
+    heads = [heads_of(STORE, SEEDS, n, rng) for n in range(1, 5)]
+    save_run(tmp_path, STORE, "vanilla", SEEDS, heads)
+    run = read_runs(tmp_path, STORE)["vanilla"]
+    assert (run.method, run.seeds, run.finished) == ("vanilla", SEEDS, 4)
+    assert run.order == ("task1", "task2", "task3", "task4")
+    assert run.config == {"kappa": 0.1}
+    for n, expected in enumerate(heads, 1):
+        found = run.heads(n)
+        assert list(found) == sorted(expected)
+        for modality, W in expected.items():
+            assert found[modality].dtype == W.dtype
+            np.testing.assert_array_equal(found[modality], W)
+    assert sorted(run.heads(1)) == ["image", "text"]
+    assert sorted(run.heads()) == ["audio", "image", "text"]
+
+
+def test_reading_takes_no_lock_and_writes_nothing(out):
+    with open_run(out / "vanilla", identity(STORE, "vanilla", SEEDS), resume=True):
+        (out / "vanilla" / "steps" / "5.orbax-checkpoint-tmp").mkdir()  # a step that is being saved
+        before = snapshot(out)
+        for run in read_runs(out, STORE).values():
+            assert run.finished == 4
+            assert run.heads(2).keys() == {"audio", "image", "text"}
+        assert snapshot(out) == before
+
+
+def test_only_the_heads_are_loaded(out, monkeypatch):
+    from orbax.checkpoint import v1 as ocp
+
+    asked, load = [], ocp.load
+
+    def watched(step, abstract):
+        asked.extend(abstract)
+        return load(step, abstract)
+
+    monkeypatch.setattr(ocp, "load", watched)
+    read_runs(out, STORE)["vanilla"].heads(1)
+    assert sorted(asked) == ["finished", "state['params']['image']", "state['params']['text']"]
+
+
+def test_methods_come_in_the_order_of_the_results(out):
+    assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
+    (out / "results.json").write_text('{"methods": {"vanilla": 0, "ewc": 0, "hmcl_ca": 0}}')
+    assert list(read_runs(out, STORE)) == ["vanilla", "hmcl_ca"]
+    (out / "results.json").write_text("[")
+    assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
+    assert list(read_runs(out, STORE, ["vanilla"])) == ["vanilla"]
+
+
+def test_steps_that_are_missing_are_named_with_the_remedy(out):
+    run = read_runs(out, STORE)["hmcl_ca"]
+    shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
+    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is not there: delete the later ones in"):
+        run.heads(2)
+    for n in (3, 4):
+        shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
+    said = r"Step 4 of hmcl_ca is not there: 1 of 4 tasks are finished; run again with --resume\."
+    with pytest.raises(RunError, match=said):
+        run.heads()
+    assert run.finished == 1
+    for bad, error in ((5, ValueError), (0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="finished must be"):
+            run.heads(bad)
+
+
+def test_damage_of_a_step_names_what_to_delete(out):
+    run = read_runs(out, STORE)["vanilla"]
+    steps = out / "vanilla" / "steps"
+    note = steps / "2" / "_CHECKPOINT_METADATA"
+    text = note.read_text()
+    note.write_text(text.replace('"finished": 2', '"finished": 3'))
+    said = rf"its record does not match.*delete the directory {steps / '2'} and those of all later"
+    with pytest.raises(
+        RunError, match=rf"Step 2 cannot be read: .*{said} steps and resume.*step 1"
+    ):
+        run.heads(2)
+    note.write_text(text)
+    run.heads(2)
+
+
+def test_other_numbers_are_caught_by_the_checksum(tmp_path, rng, monkeypatch):
+    from orbax.checkpoint import v1 as ocp
+
+    write = ocp.save
+
+    def other(path, arrays, custom_metadata):
+        image = "state['params']['image']"
+        arrays = {**arrays, image: arrays[image] + np.float32(1e-3)}
+        write(path, arrays, custom_metadata=custom_metadata)
+
+    monkeypatch.setattr(ocp, "save", other)
+    save_run(tmp_path, STORE, "vanilla", SEEDS, [heads_of(STORE, SEEDS, 1, rng)])
+    run = read_runs(tmp_path, STORE)["vanilla"]
+    with pytest.raises(RunError, match=r"state\['params'\]\['image'\] does not match its checksum"):
+        run.heads(1)
+
+
+def test_folders_that_hold_something_else_are_refused(out, tmp_path):
+    with pytest.raises(RunError, match=r"vanilla is the run of one method; give the folder above"):
+        read_runs(out / "vanilla", STORE)
+    for folder in (tmp_path / "none", out / "vanilla" / "steps"):
+        with pytest.raises(RunError, match=r"holds no run; make one with experiments/run_stream"):
+            read_runs(folder, STORE)
+    with pytest.raises(RunError, match=r"no run of 'ewc', only of hmcl_ca, vanilla; add it with"):
+        read_runs(out, STORE, ["ewc"])
+    with pytest.raises(TypeError, match="methods must be a list of names, got the string 'ewc'"):
+        read_runs(out, STORE, "ewc")
+    with begun(tmp_path / "other" / "hmcl"):
+        pass
+    with pytest.raises(RunError, match=r"run\.json is not of a run over a stream"):
+        read_runs(tmp_path / "other", STORE)
+    (tmp_path / "other" / "hmcl" / "run.json").write_text("{")
+    with pytest.raises(RunError, match=r"run\.json is damaged"):
+        read_runs(tmp_path / "other", STORE)
+
+
+def test_another_store_is_refused(out):
+    other = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3, seed=1)
+    said = rf"over another store, 'synthetic' \({STORE.fingerprint[:12]}\), than 'synthetic' \("
+    with pytest.raises(RunError, match=said):
+        read_runs(out, other)
+    with pytest.raises(TypeError, match="store must be a Store, got str"):
+        read_runs(out, "pocket")
+
+
+def test_what_is_no_head_is_refused(tmp_path):
+    save_run(tmp_path / "a", STORE, "vanilla", SEEDS, [{"image": np.ones((1, 6, 7))}])
+    with pytest.raises(RunError, match=r"of shape \(1, 6, 7\), which is no head .*\(2, 6, 7\)"):
+        read_runs(tmp_path / "a", STORE)["vanilla"].heads(1)
+    save_run(tmp_path / "b", STORE, "vanilla", SEEDS, [{}])
+    with pytest.raises(RunError, match="holds no heads"):
+        read_runs(tmp_path / "b", STORE)["vanilla"].heads(1)
