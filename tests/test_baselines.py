@@ -56,7 +56,9 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
 
 
 @pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
-@pytest.mark.parametrize("fisher", ["batch", "minibatch", "sample"])
+@pytest.mark.parametrize(
+    "fisher", ["batch", pytest.param("minibatch", marks=pytest.mark.slow), "sample"]
+)
 def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
     settings = ewc.EwcSettings(memory=128, fisher=fisher, reduction=reduction)
     method = ewc.make("ewc", settings)

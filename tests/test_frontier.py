@@ -55,6 +55,7 @@ def test_points_that_are_beaten_are_named():
     ]
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_and_refuses(tmp_path):
     store = synthetic_stream(tasks=2, classes=4, dimension=8, train=40, test=20)
     about = {"name": "small", "backbone": "synthetic", "K": store.K, "tau": store.tau}

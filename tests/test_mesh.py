@@ -189,7 +189,7 @@ def cache(tmp_path_factory):
     "call",
     [
         "check_meshes()",
-        "check_method('gem')",
+        pytest.param("check_method('gem')", marks=pytest.mark.slow),
         pytest.param("check_method('cflat')", marks=pytest.mark.slow),
         "check_method('vanilla', '2x1', step='minibatch')",
         "check_one_all_reduce()",
