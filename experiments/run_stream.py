@@ -8,8 +8,9 @@
     python experiments/run_stream.py --mesh 2x4 --out runs/pocket          # eight devices
 
 Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
-table.tex. A run that was stopped goes on with --resume. With --distributed, all processes of a job
-are started with the same command, and process 0 writes.
+table.tex. A run that was stopped goes on with --resume: SIGTERM stops it at once with code 143,
+Ctrl-C with 130, and both lose only what was learned of the current task. With --distributed, all
+processes of a job are started with the same command, and process 0 writes.
 """
 
 import argparse
@@ -27,12 +28,13 @@ from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
+from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import check_results, markdown_table, write_results
 from hmcl_jax.report.progress import ProgressView
-from hmcl_jax.report.results import CONVENTION
+from hmcl_jax.report.results import CONVENTION, stopped_notes
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -135,6 +137,7 @@ def main() -> None:
     if arguments.list_methods:
         print(list_methods())
         return
+    stop_on_sigterm("run_stream: stopped by SIGTERM; go on with --resume.")
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
     compiling = CompileTime()
@@ -170,14 +173,17 @@ def main() -> None:
             **compiling.described(),
         }
         written = in_first(lambda: write_results(arguments.out, results, about))
-    except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
+    except (ConfigError, StoreError, RunError, FloatingPointError) as error:
         sys.exit(f"run_stream: {error}")
+    except OSError as error:
+        sys.exit(f"run_stream: {error}. Once this is mended, go on with --resume.")
     except KeyboardInterrupt:
         print("\nrun_stream: stopped; go on with --resume.", file=sys.stderr)
         sys.exit(130)
     if written is None:
         return
     print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
+    print(stopped_notes(results), end="")
     print(
         f"{time.perf_counter() - start:.0f} s, {compiling.seconds:.0f} s of them for "
         f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"

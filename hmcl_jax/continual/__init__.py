@@ -2,6 +2,7 @@
 
 from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.continual.config import ConfigError, Schedule, TrainConfig
+from hmcl_jax.continual.guard import BadNumbers, Stopped
 from hmcl_jax.continual.method import Method, MethodState
 from hmcl_jax.continual.methods import METHODS, make_method
 from hmcl_jax.continual.run import SEEDS, Event, StreamResult, run_stream
@@ -11,6 +12,7 @@ from hmcl_jax.continual.sweep import run_sweep
 __all__ = [
     "METHODS",
     "SEEDS",
+    "BadNumbers",
     "ConfigError",
     "Event",
     "Method",
@@ -18,6 +20,7 @@ __all__ = [
     "RunError",
     "SavedRun",
     "Schedule",
+    "Stopped",
     "StreamResult",
     "TrainConfig",
     "make_method",

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import _checks
+from hmcl_jax.continual.differences import differences, text
 
 SCHEMA = 1
 RUN = "run.json"
@@ -106,9 +107,9 @@ def check_neighbours(out: Path, identity: Mapping[str, Any]) -> None:
         try:
             found = json.loads(path.read_text("utf8"))["identity"]
             found = {k: v for k, v in found.items() if k not in OF_METHOD}
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
             continue  # the run itself says what is wrong with it
-        if different := _differences(found, asked, "in the directory", "asked for"):
+        if different := differences(found, asked, "in the directory", "asked for"):
             raise RunError(
                 f"{out} holds a run of another experiment, {path.parent.name}: "
                 f"{'; '.join(different)}. Choose another folder."
@@ -204,7 +205,7 @@ class Run:
         leaves = note["leaves"]
         kinds = {name: leaf["kind"] for name, leaf in leaves.items()}
         wanted = {name: _kind(like) for name, like in likes.items()}
-        if different := _differences(kinds, wanted, f"in step {finished}", "in the template"):
+        if different := differences(kinds, wanted, f"in step {finished}", "in the template"):
             raise RunError(f"The template does not fit {step}: {'; '.join(different)}.")
         arrays = read_arrays(step, leaves)
         state = [
@@ -274,7 +275,7 @@ def _identify(root: Path, asked: dict[str, Any], resume: bool) -> None:
             "or choose another directory with --out."
         )
     identity = read_identity(root)
-    if different := _differences(identity, asked, "in the directory", "asked for"):
+    if different := differences(identity, asked, "in the directory", "asked for"):
         raise RunError(
             f"path = {str(root)!r} holds another run: {'; '.join(different)}. "
             "Ask for the same, or choose another directory with --out."
@@ -285,13 +286,13 @@ def read_identity(root: Path) -> dict[str, Any]:
     """Who the run in a directory is; see :func:`open_run`."""
     file = root / RUN
     try:
-        text = file.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
         raise RunError(f"path = {str(root)!r} cannot be used: {_reason(error)}.") from error
     try:
-        found = json.loads(text)
+        found = json.loads(data)
         schema, identity = found["schema"], dict(found["identity"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RunError(
             f"{file} is damaged: {_reason(error)}. "
             "Put a copy of it back, or choose another directory with --out."
@@ -345,6 +346,14 @@ def read_note(step: Path) -> dict[str, Any]:
         note = ocp.metadata(step).custom_metadata or {}
         if note.get("sha256") != _seal(note) or note["finished"] != int(step.name):
             raise ValueError("its record does not match its checksum")
+        if not isinstance(note["record"], dict):
+            raise ValueError("its record is none")
+        for name, leaf in note["leaves"].items():
+            shape = leaf["shape"]
+            if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+                raise ValueError(f"{name} has no shape")
+            if not all(isinstance(leaf[key], str) for key in ("kind", "dtype", "sha256")):
+                raise ValueError(f"{name} is not described")
     return dict(note)
 
 
@@ -353,6 +362,7 @@ def read_arrays(
 ) -> dict[str, np.ndarray]:
     """Arrays of a step, all or a part of them, compared with their checksums."""
     with _reading(step, partial) as ocp:
+        _check_shapes(ocp.metadata(step).metadata, leaves)
         blank = {n: np.zeros(leaf["shape"], leaf["dtype"]) for n, leaf in leaves.items()}
         stored = {name: array for name, array in blank.items() if array.size}
         arrays = blank | ocp.load(step, stored | {"finished": np.zeros((), np.int32)})
@@ -360,6 +370,16 @@ def read_arrays(
             if _digest(arrays[name]) != leaf["sha256"]:
                 raise ValueError(f"{name} does not match its checksum")
     return {name: arrays[name] for name in leaves}
+
+
+def _check_shapes(stored: Any, leaves: Mapping[str, Mapping[str, Any]]) -> None:
+    """Compares with what Orbax knows of its arrays, before memory is taken for them."""
+    for name, leaf in leaves.items():
+        if 0 in leaf["shape"]:
+            continue
+        found = stored[name]
+        if [*found.shape] != leaf["shape"] or str(found.dtype) != leaf["dtype"]:
+            raise ValueError(f"{name} has shape {found.shape}, not {leaf['shape']}")
 
 
 @contextlib.contextmanager
@@ -404,40 +424,14 @@ def _plain(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
 def _seal(note: Mapping[str, Any]) -> str:
     """SHA-256 of a note but for its checksum."""
     body = {key: value for key, value in note.items() if key != "sha256"}
-    return hashlib.sha256(_text(body).encode()).hexdigest()
+    return hashlib.sha256(text(body).encode()).hexdigest()
 
 
 def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
-
-
-def _flat(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(tree, dict) and tree:
-        for key, value in tree.items():
-            yield from _flat(value, (*path, key))
-    else:
-        yield path, tree
-
-
-def _differences(found: dict[str, Any], asked: dict[str, Any], here: str, there: str) -> list[str]:
-    """Where two trees of dicts differ, by dotted path."""
-    a, b = dict(_flat(found)), dict(_flat(asked))
-
-    def shown(values: dict[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
-        return repr(values[path]) if path in values else "absent"
-
-    return [
-        f"{'.'.join(path)}: {shown(a, path)} {here}, {shown(b, path)} {there}"
-        for path in sorted({*a, *b})
-        if path not in a or path not in b or _text(a[path]) != _text(b[path])
-    ]
 
 
 def _named(tree: Any) -> tuple[dict[str, Any], Any]:

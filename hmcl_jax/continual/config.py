@@ -13,7 +13,9 @@ import numpy as np
 
 KINDS = ("classification", "retrieval")
 STEPS = ("epoch", "minibatch")
+ON_BAD = ("stop", "skip")
 SEED_AXES = ("auto", "vmap", "map", "loop")
+LARGEST = 2**31 - 1
 ConfigT = typing.TypeVar("ConfigT")
 
 
@@ -22,10 +24,13 @@ class ConfigError(ValueError):
 
 
 def at_least(name: str, value: int, least: int) -> None:
+    """A whole number that is not below `least` and fits in 32 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
             f"{name} must be a whole number of at least {least}, got {name} = {value!r}."
         )
+    if value > LARGEST:
+        raise ConfigError(f"{name} must be at most {LARGEST}, got {name} = {value!r}.")
 
 
 def positive(name: str, value: float) -> None:
@@ -104,6 +109,9 @@ class TrainConfig:
         host and are fed in chunks.
       mesh: devices that share the work, ``"2x4"`` for two groups that share the seeds, of four each
         that share the minibatches of a step; see :mod:`hmcl_jax.continual.mesh`.
+      on_bad: what happens to a seed whose gradient is not finite: ``"stop"``, or ``"skip"`` the
+        step; see :mod:`hmcl_jax.continual.guard`.
+      spike: a seed stops if its loss rises to this many times what it was at the task's start.
     """
 
     classification: Schedule = Schedule(10, 5e-4)
@@ -117,6 +125,8 @@ class TrainConfig:
     seed_axis: str = "auto"
     device_memory: float = 2048.0
     mesh: str = "1x1"
+    on_bad: str = "stop"
+    spike: float = 1000.0
 
     def __post_init__(self) -> None:
         at_least("batch", self.batch, 2)
@@ -126,6 +136,9 @@ class TrainConfig:
         not_negative("entailment_weight", self.entailment_weight)
         positive("kappa", self.kappa)
         positive("device_memory", self.device_memory)
+        one_of("on_bad", self.on_bad, ON_BAD)
+        if not (np.isfinite(self.spike) and self.spike > 1):
+            raise ConfigError(f"spike must be finite and above 1, got spike = {self.spike}.")
         shape = mesh_shape(self.mesh)
         if shape[1] > 1 and self.step == "minibatch":
             raise ConfigError(
@@ -147,11 +160,21 @@ class TrainConfig:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text("utf8"))
+        return _check_size(tomllib.loads(Path(path).read_text("utf8")))
     except OSError as error:
         raise ConfigError(f"config = {str(path)!r} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"config = {str(path)!r} is not TOML: {error}.") from error
+
+
+def _check_size(tree: Any) -> Any:
+    """Refuses whole numbers of more than 64 bits, which TOML does not have."""
+    if isinstance(tree, dict | list):
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            _check_size(value)
+    elif isinstance(tree, int) and tree.bit_length() > 63:
+        raise ValueError(f"a whole number has {tree.bit_length()} bits")
+    return tree
 
 
 def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") -> ConfigT:
@@ -218,9 +241,11 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not all(parts):
         raise ConfigError(f"A setting is written section.key=value, got {text!r}.")
     try:
-        found = tomllib.loads(f"value = {value}")["value"]
+        found = _check_size(tomllib.loads(f"value = {value}")["value"])
     except tomllib.TOMLDecodeError:
         found = value.strip()
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"The value of {key.strip()} is not TOML: {error}.") from error
     for part in reversed(parts):
         found = {part: found}
     return found

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hmcl_jax.continual.asked import check_methods, check_seeds
 from hmcl_jax.continual.config import (
     ConfigError,
     TrainConfig,
@@ -13,7 +14,7 @@ from hmcl_jax.continual.config import (
     parse_override,
     read_toml,
 )
-from hmcl_jax.continual.run import SEEDS, check_methods, check_seeds
+from hmcl_jax.continual.run import SEEDS
 
 DEFAULT_METHODS = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation")
 
@@ -106,7 +107,11 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
     if order in known:
         return order
     path = Path(order)
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError:  # a name that is too long
+        there = False
+    if not there:
         raise ConfigError(
             f"order must be one of {', '.join(known)}, or a file with one task per line, "
             f"got order = {order!r}."

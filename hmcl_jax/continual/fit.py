@@ -29,6 +29,7 @@ from hmcl_jax.continual.gradients import (
     step_gradient,
     sum_gradients,
 )
+from hmcl_jax.continual.guard import GuardState, begin, guarded, plain
 from hmcl_jax.continual.mesh import Layout
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo
 from hmcl_jax.continual.pairs import (
@@ -53,11 +54,13 @@ class Fitted(NamedTuple):
       params: heads, with a seed axis.
       opt_state: likewise.
       losses: mean loss of a minibatch, ``(seeds, epochs)``.
+      seen: of bad numbers, with a seed axis; its `inner` is empty.
     """
 
     params: Heads
     opt_state: Any
     losses: jax.Array
+    seen: GuardState | None = None
 
 
 class Fitter:
@@ -75,7 +78,7 @@ class Fitter:
         config: TrainConfig,
         tell: Callable[[int, int], None] = lambda done, epochs: None,
     ) -> None:
-        self.method, self.config, self.tell = method, config, tell
+        self.method, self.config, self.tell = guarded(method), config, tell
         self.seed_axis = config.seed_axis
         if self.seed_axis == "auto":
             self.seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
@@ -112,6 +115,22 @@ class Fitter:
         Returns:
           What was learned, as ordinary arrays.
         """
+        opt_state = begin(opt_state, params, self.config)
+        fitted = self._fit(params, opt_state, state, task, info, seeds, index, beside)
+        seen: GuardState = fitted.opt_state
+        return fitted._replace(opt_state=plain(seen), seen=seen._replace(inner=()))
+
+    def _fit(
+        self,
+        params: Heads,
+        opt_state: GuardState,
+        state: MethodState,
+        task: Task,
+        info: TaskInfo,
+        seeds: Sequence[int],
+        index: int,
+        beside: Sequence[tuple[Task, TaskInfo, int]],
+    ) -> Fitted:
         layout = self.layout
         params, opt_state, own = layout.spread((params, opt_state, state._replace(shared=())))
         state = own._replace(shared=layout.copy(state.shared))
@@ -138,7 +157,7 @@ class Fitter:
             orders = layout.spread(draw_orders(seeds, index, chosen, count, len(padded.pairs)))
             arguments = (params, opt_state, own, orders)
             rest = (state.shared, padded, layout.copy(np.int32(count)))
-            params, opt_state, loss = self._run(info, rows, arguments, rest)
+            params, opt_state, loss, _ = self._run(info, rows, arguments, rest)
             losses.append(loss)
             if most < epochs:
                 jax.block_until_ready(loss)

@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 
 from hmcl_jax.continual.checkpoint import Run, RunError, check_neighbours, open_run
 from hmcl_jax.continual.config import ConfigError
+from hmcl_jax.continual.recovery import usable_step
 
 Result = TypeVar("Result")
 
@@ -140,6 +141,12 @@ class SharedRun:
     def latest(self) -> int | None:
         run = self._run
         number = in_all(lambda: (run.latest() or 0) if run is not None else 0)
+        return int(from_first(np.array(number))) or None
+
+    def usable(self) -> int | None:
+        """As :func:`usable_step`."""
+        run = self._run
+        number = in_all(lambda: (usable_step(run) or 0) if run is not None else 0)
         return int(from_first(np.array(number))) or None
 
     def save(self, finished: int, state: Any, record: Mapping[str, Any]) -> None:

@@ -17,13 +17,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hmcl_jax.continual.checkpoint import Run
+from hmcl_jax.continual.asked import check_methods, check_order, check_seeds
+from hmcl_jax.continual.checkpoint import Run, RunError
 from hmcl_jax.continual.config import ConfigError, TrainConfig, from_mapping
 from hmcl_jax.continual.evaluate import Evaluator
-from hmcl_jax.continual.fit import Fitter
+from hmcl_jax.continual.fit import Fitted, Fitter
+from hmcl_jax.continual.guard import (
+    Stopped,
+    check_finite,
+    clean_state,
+    find_stopped,
+    note_stopped,
+    warn_skipped,
+    with_nan,
+    without_nan,
+)
 from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
-from hmcl_jax.continual.methods import make_method
 from hmcl_jax.continual.pairs import training_pairs
 from hmcl_jax.continual.processes import (
     SharedRun,
@@ -32,12 +42,15 @@ from hmcl_jax.continual.processes import (
     is_first,
     open_shared_run,
 )
+from hmcl_jax.continual.recovery import usable_step
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import is_complete
 from hmcl_jax.head import identity_head
 
 SEEDS = (42, 123, 456, 789, 1024)  # the paper's
 CHECKPOINT_SCHEMA = 1
+LAYOUT = ("seed_axis", "device_memory", "mesh")  # how seeds are laid out and fed
+ADDED = ("on_bad", "spike")  # settings that runs of earlier versions do not name
 Listener = Callable[["Event"], None]
 
 
@@ -82,6 +95,8 @@ class StreamResult:
       logs: per task, what the method has to say, ``logs[t][figure]`` a list over seeds.
       heads: at the end, with a seed axis.
       programs: how many programs were compiled for learning.
+      stopped: seeds whose numbers went bad; from that task on their scores are NaN, and their heads
+        are those of the task before.
     """
 
     method: str
@@ -96,6 +111,7 @@ class StreamResult:
     logs: list[dict[str, list[float]]]
     heads: Heads
     programs: int
+    stopped: tuple[Stopped, ...] = ()
 
 
 def run_stream(
@@ -163,65 +179,16 @@ def run_stream(
     return results
 
 
-def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Refuses seeds that are none, occur twice or are negative."""
-    if isinstance(seeds, str) or not isinstance(seeds, Sequence):
-        raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
-    found = tuple(seeds)
-    for seed in found:
-        if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-            raise ConfigError(f"seeds must be whole numbers of at least 0, got {seed!r}.")
-    if not found or len(set(found)) != len(found):
-        raise ConfigError(f"seeds must be at least one, each once, got {list(found)}.")
-    return tuple(int(seed) for seed in found)
-
-
-def check_methods(
-    methods: Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]]
-) -> list[Method]:
-    """Records of the methods, each once."""
-    if isinstance(methods, str):
-        raise ConfigError(f"methods must be a list of names, got the string {methods!r}.")
-    for name, table in settings.items():
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"settings of {name!r} must be a mapping, got {table!r}.")
-    records = [
-        method if isinstance(method, Method) else make_method(method, settings.get(method))
-        for method in methods
-    ]
-    names = [method.name for method in records]
-    if not names or len({name.lower() for name in names}) != len(names):
-        raise ConfigError(f"methods must be at least one, each once, got {names}.")
-    for name in settings:
-        make_method(name, settings[name])  # refuses unknown methods and settings, used or not
-    return records
-
-
-def check_order(store: Store, order: str | Sequence[str]) -> list[Task]:
-    """The tasks in an order; parts of the stream are allowed, repetitions are not."""
-    if isinstance(order, str):
-        if order not in store.orders:
-            known = ", ".join(store.orders)
-            raise ConfigError(
-                f"order must be one of {known}, or a list of tasks, got order = {order!r}."
-            )
-        order = store.orders[order]
-    names = [task.name for task in store]
-    for name in order:
-        if name not in names:
-            raise ConfigError(f"order names the task {name!r}; {store.name} has {names}.")
-    if not order or len(set(order)) != len(order):
-        raise ConfigError(f"order must name at least one task, each once, got {list(order)}.")
-    return [store[name] for name in order]
-
-
 def _identity(
     store: Store, method: Method, seeds: tuple[int, ...], config: TrainConfig, tasks: list[Task]
 ) -> dict[str, Any]:
     """What must agree for a run to go on. How seeds are laid out and fed does not matter."""
-    shared = dataclasses.asdict(config)
-    for layout in ("seed_axis", "device_memory", "mesh"):
-        del shared[layout]
+    default = dataclasses.asdict(TrainConfig())
+    shared = {
+        name: value
+        for name, value in dataclasses.asdict(config).items()
+        if name not in LAYOUT and not (name in ADDED and value == default[name])
+    }
     return {
         "checkpoint_schema": CHECKPOINT_SCHEMA,
         "store": {"name": store.name, "fingerprint": store.fingerprint},
@@ -241,8 +208,9 @@ def own_config(config: TrainConfig, method: Method) -> TrainConfig:
 class Learner:
     """One method on one stream.
 
-    With `knobs`, settings that differ along the seed axis, places of it that diverge have scores
-    of NaN; without, divergence is an error.
+    A seed whose numbers go bad (:mod:`hmcl_jax.continual.guard`) is stopped: it keeps the heads of
+    the task before, and its scores are NaN. Without `knobs`, settings that differ along the seed
+    axis, this gives a warning, and it is an error if no seed is left.
     """
 
     def __init__(
@@ -264,7 +232,7 @@ class Learner:
         self.fitter = Fitter(method, self.config, self._epoch)
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
-        self.bad = np.zeros(len(seeds), bool)
+        self.stopped: list[Stopped] = []
         self.details: list[list[dict[str, list[float]]]] = []
         self.losses: list[list[list[float]]] = []
         self.seconds: list[dict[str, float]] = []
@@ -277,17 +245,18 @@ class Learner:
         """All tasks that are not finished yet."""
         count = len(self.tasks)
         self.tell(Event("method", self.method.name, count=count))
-        finished = self._resume(run) if run is not None and run.latest() else 0
+        finished = self._resume(run) if run is not None else 0
         for index in range(finished, count):
             task = self.tasks[index]
             self.tell(Event("task", self.method.name, task.name, index, count))
             self._learn_task(index)
             if run is not None:
                 run.save(index + 1, self._saved(), self._record())
-            log = {figure: float(np.mean(values)) for figure, values in self.logs[-1].items()}
+            going = ~self.bad if not self.bad.all() else self.bad
+            log = {f: float(np.mean(np.asarray(x)[going])) for f, x in self.logs[-1].items()}
             about = (self.method.name, task.name, index + 1, count)
             self.tell(Event("scores", *about, self.scores.copy(), log))
-        if not self.knobs and not np.all(is_complete(self.scores)):
+        if not self.knobs and not np.all(is_complete(self.scores[~self.bad])):
             raise FloatingPointError(f"{self.method.name} gave scores that are not finite.")
         self.tell(Event("done", self.method.name, "", count, count, self.scores.copy()))
         return StreamResult(
@@ -303,7 +272,20 @@ class Learner:
             logs=self.logs,
             heads=self.params,
             programs=self.fitter.compilations(),
+            stopped=tuple(self.stopped),
         )
+
+    @property
+    def bad(self) -> np.ndarray:
+        """Which seeds are stopped."""
+        places = [stopped.place for stopped in self.stopped]
+        return np.isin(np.arange(len(self.seeds)), places)
+
+    def _stop(self, found: list[Stopped], kind: str) -> None:
+        new = [stopped for stopped in found if not self.bad[stopped.place]]
+        self.stopped += new
+        if new and not self.knobs:
+            note_stopped(self.method.name, new, kind, none_left=bool(self.bad.all()))
 
     def _info(self, index: int) -> TaskInfo:
         task, store = self.tasks[index], self.store
@@ -345,23 +327,10 @@ class Learner:
             self.params, opt_state, self.state, task, info, self.seeds, index, beside
         )
         losses = np.asarray(fitted.losses, float)
-        bad = ~np.isfinite(losses).all(axis=1)
-        for W in fitted.params.values():
-            bad |= ~np.asarray(jnp.isfinite(W).all(axis=(1, 2)))
-        if bad.any() and not self.knobs:
-            raise FloatingPointError(
-                f"{self.method.name} diverged on task {task.name!r}: its losses are "
-                f"{losses.mean(axis=0).tolist()}; lower the learning rate "
-                f"(train.{task.kind}.learning_rate)."
-            )
-        self.bad |= bad
-        self.opt_state = fitted.opt_state
-        self.params = {
-            m: jnp.where(self.bad[:, None, None], self.params[m], W) if self.bad.any() else W
-            for m, W in fitted.params.items()
-        }
+        self._accept(fitted, losses, task)
         self.losses.append(losses.tolist())
         self.state = self.method.end_task(self.state, self.params, self._end(index, info))
+        self._accept_state(task)
         jax.block_until_ready((self.params, self.state))
         figures = self.method.log(self.state)
         self.logs.append({name: np.asarray(x, float).tolist() for name, x in figures.items()})
@@ -370,10 +339,36 @@ class Learner:
         for seen in range(index + 1):
             measured = self.evaluator(self.params, self.tasks[seen])
             self.scores[:, index, seen] = np.where(self.bad, np.nan, measured["score"])
-            row.append({name: values.tolist() for name, values in measured.items()})
+            row.append(
+                {name: np.where(self.bad, np.nan, x).tolist() for name, x in measured.items()}
+            )
         self.details.append(row)
         done = time.perf_counter()
         self.seconds.append({"learn": learned - start, "evaluate": done - learned})
+
+    def _accept(self, fitted: Fitted, losses: np.ndarray, task: Task) -> None:
+        """Takes over what was learned, of the seeds whose numbers are good."""
+        assert fitted.seen is not None
+        sides = tuple(dict.fromkeys((task.general, task.specific)))
+        about = (self.seeds, task.name, sides, self.config)
+        self._stop(find_stopped(fitted.seen, losses, fitted.params, *about), task.kind)
+        warn_skipped(self.method.name, task.name, self.seeds, fitted.seen)
+        self.opt_state = fitted.opt_state
+        self.params = {
+            m: jnp.where(self.bad[:, None, None], self.params[m], W) if self.bad.any() else W
+            for m, W in fitted.params.items()
+        }
+
+    def _accept_state(self, task: Task) -> None:
+        """Stops seeds whose method keeps numbers that are not finite; takes these out."""
+        assert self.state is not None
+        own, bad = clean_state(self.state.own, self.bad)
+        self.state = self.state._replace(own=own)
+        self._stop(
+            [Stopped(int(i), self.seeds[i], task.name, 0, "state", ()) for i in bad.nonzero()[0]],
+            task.kind,
+        )
+        check_finite(self.method.name, task.name, (self.params, self.state))
 
     def _epoch(self, number: int, count: int) -> None:
         task = self.tasks[len(self.details)].name
@@ -414,18 +409,19 @@ class Learner:
 
     def _record(self) -> dict[str, Any]:
         return {
-            "scores": [
-                [[x if x == x else None for x in r] for r in R] for R in self.scores.tolist()
-            ],
-            "details": self.details,
-            "losses": self.losses,
+            "scores": without_nan(self.scores.tolist()),
+            "details": without_nan(self.details),
+            "losses": without_nan(self.losses),
             "seconds": self.seconds,
-            "logs": self.logs,
+            "logs": without_nan(self.logs),
+            "stopped": [dataclasses.asdict(stopped) for stopped in self.stopped],
         }
 
     def _resume(self, run: Run | SharedRun) -> int:
-        """Puts the newest checkpoint in place; returns the number of finished tasks."""
-        finished = run.latest() or 0
+        """Puts the newest whole checkpoint in place; returns the number of finished tasks."""
+        usable = run.usable() if isinstance(run, SharedRun) else usable_step(run)
+        if not (finished := usable or 0):
+            return 0
         for index in range(finished):  # heads appear in the order in which they did
             self._meet(index)
             self.details.append([])
@@ -433,12 +429,26 @@ class Learner:
         saved, record = run.restore(self._saved())
         self.params, self.state = saved["params"], saved["state"]
         self.opt_state = saved.get("opt_state")
-        self.scores = np.array(
-            [[[np.nan if x is None else x for x in r] for r in R] for R in record["scores"]]
-        )
-        self.details, self.losses = record["details"], record["losses"]
-        self.seconds, self.logs = record["seconds"], record["logs"]
+        try:
+            self._read(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"The record of step {finished} is not of a run over this stream: {error!r}. "
+                "Choose another directory with --out."
+            ) from error
         return finished
+
+    def _read(self, record: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`_record` has made."""
+        self.scores = np.array(with_nan(record["scores"]))
+        self.details, self.losses = with_nan(record["details"]), with_nan(record["losses"])
+        self.seconds, self.logs = record["seconds"], with_nan(record["logs"])
+        self.stopped = [
+            Stopped(**{**found, "modalities": tuple(found["modalities"])})
+            for found in record.get("stopped", [])
+        ]
+        if self.scores.shape != (len(self.seeds), len(self.tasks), len(self.tasks)):
+            raise ValueError(f"its scores have shape {self.scores.shape}")
 
 
 def _carried(old: Any, fresh: Any) -> Any:

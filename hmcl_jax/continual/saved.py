@@ -150,7 +150,7 @@ def _listed(out: Path) -> list[str]:
     """The methods in the order in which they were asked for, as far as that is known."""
     try:
         return list(json.loads((out / "results.json").read_text("utf8"))["methods"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []  # the runs are what counts; they may still be going on
 
 

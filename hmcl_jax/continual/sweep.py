@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hmcl_jax.continual.asked import check_order, check_seeds
 from hmcl_jax.continual.config import ConfigError, TrainConfig
 from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.mesh import check_mesh
@@ -20,8 +21,6 @@ from hmcl_jax.continual.run import (
     Learner,
     Listener,
     StreamResult,
-    check_order,
-    check_seeds,
     own_config,
 )
 from hmcl_jax.data.store import Store
@@ -122,4 +121,9 @@ def _part(whole: StreamResult, own: slice, settings: Mapping[str, Any]) -> Strea
         losses=[losses[own] for losses in whole.losses],
         logs=[{figure: values[own] for figure, values in log.items()} for log in whole.logs],
         heads={modality: W[own] for modality, W in whole.heads.items()},
+        stopped=tuple(
+            dataclasses.replace(found, place=found.place - own.start)
+            for found in whole.stopped
+            if own.start <= found.place < own.stop
+        ),
     )

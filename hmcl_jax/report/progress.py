@@ -168,6 +168,7 @@ def _clock(seconds: float) -> str:
 
 def _standing(scores: np.ndarray, number: int) -> tuple[float, float]:
     """Mean score of the seen tasks and its change since each was learned, in percent."""
-    now = scores[:, number - 1, :number]
-    learned = np.diagonal(scores, axis1=1, axis2=2)[:, :number]
+    going = np.isfinite(scores[:, number - 1, 0])  # not the seeds that were stopped
+    now = scores[going, number - 1, :number]
+    learned = np.diagonal(scores, axis1=1, axis2=2)[going, :number]
     return 100 * float(now.mean()), 100 * float((now - learned).mean())

@@ -1,5 +1,6 @@
 """Results of a stream as tables in the paper's columns, and as files."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -10,6 +11,7 @@ import numpy as np
 
 from hmcl_jax._versions import versions
 from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.guard import without_nan
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import backward_transfer, overall
 
@@ -29,8 +31,12 @@ CONVENTION = (
 
 
 def columns(result: StreamResult) -> dict[str, np.ndarray]:
-    """The paper's columns in percent, each ``(seeds,)``; NaN for a kind that does not occur."""
-    R = result.scores
+    """The paper's columns in percent, each ``(seeds,)``.
+
+    NaN for a kind that does not occur, and for a seed that was stopped.
+    """
+    going = _going(result)
+    R = result.scores[going]
     final, immediate = R[:, -1, :], np.diagonal(R, axis1=1, axis2=2)
 
     def mean(values: np.ndarray, kind: str) -> np.ndarray:
@@ -46,12 +52,32 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
         "Overall": overall(R),
         "BWT": backward_transfer(R),
     }
-    return {name: 100 * np.asarray(values) for name, values in found.items()}
+    whole = {name: np.full(len(going), np.nan) for name in found}
+    for name, values in found.items():
+        whole[name][going] = 100 * np.asarray(values)
+    return whole
+
+
+def _going(result: StreamResult) -> np.ndarray:
+    """Which seeds came to the end."""
+    stopped = [found.place for found in result.stopped]
+    return ~np.isin(np.arange(len(result.seeds)), stopped)
+
+
+def stopped_notes(results: Mapping[str, StreamResult]) -> str:
+    """A line for every seed that was stopped, which the tables leave out; may be empty."""
+    lines = [
+        f"{name}: {found}; its table row is over the other {int(_going(result).sum())} seeds.\n"
+        for name, result in results.items()
+        for found in result.stopped
+    ]
+    return "".join(lines)
 
 
 def _cells(result: StreamResult, plus_minus: str) -> list[str]:
     cells = []
     for values in columns(result).values():
+        values = values[_going(result)]
         if np.isnan(values).any():
             cells.append("")
         elif len(values) == 1:
@@ -59,6 +85,10 @@ def _cells(result: StreamResult, plus_minus: str) -> list[str]:
         else:
             cells.append(f"{values.mean():.2f}{plus_minus}{values.std(ddof=1):.2f}")
     return cells
+
+
+def _mean(result: StreamResult, column: str) -> float:
+    return float(columns(result)[column][_going(result)].mean())
 
 
 def markdown_table(results: Mapping[str, StreamResult]) -> str:
@@ -87,8 +117,7 @@ def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
 def latex_table(results: Mapping[str, StreamResult]) -> str:
     """The table as a LaTeX ``tabular`` for ``booktabs``; the best of each column is bold."""
     best = {
-        column: max(results, key=lambda name: float(columns(results[name])[column].mean()))
-        for column in COLUMNS
+        column: max(results, key=lambda name: _mean(results[name], column)) for column in COLUMNS
     }
     lines = [
         r"\begin{tabular}{lcccccc}",
@@ -123,12 +152,13 @@ def as_json(results: Mapping[str, StreamResult], about: Mapping[str, Any]) -> di
     for name, result in results.items():
         methods[name] = {
             "settings": dict(result.settings),
+            "stopped": [dataclasses.asdict(found) for found in result.stopped],
             "scores": plain(result.scores),
             "columns": {column: plain(values) for column, values in columns(result).items()},
-            "details": result.details,
-            "losses": result.losses,
+            "details": without_nan(result.details),
+            "losses": without_nan(result.losses),
             "seconds": result.seconds,
-            "logs": result.logs,
+            "logs": without_nan(result.logs),
             "programs": result.programs,
         }
     first = next(iter(results.values()))
@@ -167,7 +197,7 @@ def check_results(out: str | Path, methods: Collection[str], resume: bool) -> No
     if path.exists():
         try:
             known = set(json.loads(path.read_text("utf8"))["methods"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
         if lost := sorted(known.difference(methods)):
             raise RunError(
@@ -189,9 +219,11 @@ def write_results(
     Returns:
       The files.
     """
+    notes = stopped_notes(results)
+    commented = "".join(f"% {line}\n" for line in notes.splitlines())
     contents = {
-        "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n",
-        "table.tex": f"% {CONVENTION}\n{latex_table(results)}\n",
+        "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n{notes}",
+        "table.tex": f"% {CONVENTION}\n{commented}{latex_table(results)}\n",
         "results.json": json.dumps(as_json(results, about), indent=1, allow_nan=False) + "\n",
     }
     return write_files(out, contents)

@@ -140,6 +140,14 @@ METHODS: dict[str, Entry] = {
 }
 
 
+def check_name(name: str) -> None:
+    """Refuses names that could not be those of folders, or would be folders elsewhere."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(
+            f"A method's name must be letters, digits, '_' or '-', at most 64, got {name!r}."
+        )
+
+
 def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """A method by name, with some of its settings replaced.
 
@@ -166,10 +174,7 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
             f"methods must be among {', '.join(METHODS)}, or have a table "
             f"[methods.{name}] with method = one of them; got {base!r}."
         )
-    if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"A method's name must be letters, digits, '_' or '-', at most 64, got {name!r}."
-        )
+    check_name(name)
     entry = METHODS[base]
     from_mapping(TrainConfig(), train, f"methods.{name}.train")
     method = entry.make(name, from_mapping(entry.settings, table, f"methods.{name}"))

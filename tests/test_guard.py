@@ -1,0 +1,274 @@
+"""Numbers gone bad: one seed stops or skips, the others and the checkpoints do not notice."""
+
+import dataclasses
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hmcl_jax.continual import BadNumbers, Method, MethodState, Schedule, TrainConfig, run_stream
+from hmcl_jax.continual.checkpoint import read_arrays, read_note
+from hmcl_jax.continual.guard import (
+    GuardState,
+    begin,
+    clean_state,
+    find_stopped,
+    guard,
+    plain,
+    with_nan,
+    without_nan,
+)
+from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.report import latex_table, markdown_table, write_results
+from hmcl_jax.report.progress import ProgressView
+
+STORE = synthetic_stream(tasks=3, classes=4, dimension=8, train=40, test=20)
+CONFIG = TrainConfig(classification=Schedule(2, 0.02), batch=32, seed_axis="map")
+SEEDS = (3, 5, 8)
+
+
+def poisoned(where="gradient", task=1):
+    """Fine-tuning in which something of seed 5 goes bad on one task; by state, not by program."""
+
+    def combine(gradients, params, state, minibatches, info):
+        text = jnp.where(state.own["hit"], jnp.nan, gradients[0]["text"])
+        return {**gradients[0], "text": text}
+
+    def state_of(place):
+        second = np.arange(len(SEEDS)) == 1
+        hit = second & (place == task) & (where == "gradient")
+        kept = np.where(second & (place == task + 1) & (where == "state"), np.inf, 1)
+        return MethodState((), {"hit": jnp.asarray(hit), "kept": jnp.asarray(kept, jnp.float32)})
+
+    return Method(
+        name="poisoned",
+        init=lambda params: state_of(0),
+        combine=combine,
+        end_task=lambda state, params, end: state_of(end.place + 1),
+    )
+
+
+def quiet(*arguments, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run_stream(*arguments, **options)["poisoned"]
+    return result, [str(w.message) for w in caught if w.category is BadNumbers]
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return quiet(STORE, [poisoned("nothing")], SEEDS, CONFIG)[0]
+
+
+def assert_others_equal(found, healthy):
+    others = [0, 2]
+    assert np.array_equal(found.scores[others], healthy.scores[others], equal_nan=True)
+    for modality, W in healthy.heads.items():
+        assert np.array_equal(found.heads[modality][jnp.array(others)], W[jnp.array(others)])
+
+
+def assert_checkpoints_finite(out):
+    for step in (1, 2, 3):
+        path = out / "poisoned" / "steps" / str(step)
+        for name, array in read_arrays(path, read_note(path)["leaves"]).items():
+            assert np.isfinite(array).all(), (step, name)
+
+
+def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
+    arguments = (STORE, [poisoned()], SEEDS, CONFIG)
+    with ProgressView(("poisoned",)) as view:
+        found, said = quiet(*arguments, out=tmp_path, listener=view)
+    assert "nan" not in capsys.readouterr().out
+    assert said == [
+        "poisoned: seed 5 stopped on task 'task2', in epoch 1: the gradient of text was not "
+        "finite; lower the learning rate (train.classification.learning_rate). The other seeds "
+        "go on."
+    ]
+    (stopped,) = found.stopped
+    assert (stopped.place, stopped.seed, stopped.task, stopped.epoch) == (1, 5, "task2", 1)
+    assert (stopped.quantity, stopped.modalities) == ("gradient", ("text",))
+    assert_others_equal(found, healthy)
+    assert np.array_equal(found.scores[1, 0], healthy.scores[1, 0], equal_nan=True)
+    assert np.isnan(found.scores[1, 1:]).all()
+    assert np.isnan(found.details[2][1]["top1"][1])
+    assert_checkpoints_finite(tmp_path)
+    again, said = quiet(*arguments, out=tmp_path, resume=True)
+    assert not said
+    assert again.stopped == found.stopped
+    assert np.array_equal(again.scores, found.scores, equal_nan=True)
+    files = write_results(tmp_path / "tables", {"poisoned": found}, {})
+    note = "poisoned: seed 5 stopped on task 'task2'"
+    assert note in files[0].read_text()
+    assert "over the other 2 seeds" in files[0].read_text()
+    assert f"% {note}" in files[1].read_text()
+    two = dataclasses.replace(
+        healthy, scores=healthy.scores[[0, 2]], seeds=(3, 8), heads={}, details=[], logs=[]
+    )
+    for table in (markdown_table, latex_table):
+        assert table({"poisoned": found}) == table({"poisoned": two})
+
+
+def test_bad_steps_are_skipped_if_asked(tmp_path):
+    config = dataclasses.replace(CONFIG, on_bad="skip", seed_axis="vmap")
+    healthy, said = quiet(STORE, [poisoned("nothing")], SEEDS, config)
+    assert not said
+    found, said = quiet(STORE, [poisoned()], SEEDS, config, out=tmp_path)
+    assert said == [
+        "poisoned on task 'task2': steps skipped because of gradients that are not finite, by "
+        "seed: {5: 2}."
+    ]
+    assert not found.stopped
+    assert np.isfinite(found.scores[np.isfinite(healthy.scores)]).all()
+    assert_others_equal(found, healthy)
+    assert found.scores[1, 1, 0] == found.scores[1, 0, 0]  # nothing was learned on task 2
+    assert_checkpoints_finite(tmp_path)
+
+
+def test_a_bad_state_stops_one_seed(healthy, tmp_path):
+    found, said = quiet(STORE, [poisoned("state")], SEEDS, CONFIG, out=tmp_path)
+    assert len(said) == 1
+    assert "seed 5 stopped on task 'task2', at its end: the state was not finite" in said[0]
+    assert_others_equal(found, healthy)
+    assert np.isnan(found.scores[1, 1:]).all()
+    assert_checkpoints_finite(tmp_path)
+
+
+def test_settings_are_part_of_a_run_unless_they_are_the_default(tmp_path):
+    with pytest.raises(ValueError, match="on_bad must be one of stop, skip"):
+        TrainConfig(on_bad="ignore")
+    with pytest.raises(ValueError, match="spike must be finite and above 1, got spike = 1"):
+        TrainConfig(spike=1.0)
+    from hmcl_jax.continual.run import _identity
+
+    method, tasks = poisoned(), list(STORE)
+    default = _identity(STORE, method, SEEDS, CONFIG, tasks)["config"]
+    assert not {"on_bad", "spike"} & set(default)
+    skip = dataclasses.replace(CONFIG, on_bad="skip", spike=50.0)
+    assert _identity(STORE, method, SEEDS, skip, tasks)["config"]["on_bad"] == "skip"
+    assert _identity(STORE, method, SEEDS, skip, tasks)["config"]["spike"] == 50.0
+
+
+# The guard itself
+
+
+def steps(tx, gradients, state=None):
+    W = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    state = tx.init(W) if state is None else state
+    for value in gradients:
+        updates, state = tx.update({"a": jnp.full(2, value), "b": jnp.ones(3)}, state, W)
+        W = optax.apply_updates(W, updates)
+    return W, state
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_after_a_bad_step_nothing_moves(bad):
+    W, state = steps(guard(optax.adam(0.1)), [1.0, bad, 1.0])
+    once, expected = steps(guard(optax.adam(0.1)), [1.0])
+    assert np.array_equal(W["a"], once["a"])
+    assert np.array_equal(W["b"], once["b"])
+    assert (int(state.first), int(state.steps)) == (1, 3)
+    assert {m: bool(x) for m, x in state.gradient.items()} == {"a": True, "b": False}
+    for one, other in zip(*map(jax.tree.leaves, (state.inner, expected.inner)), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_step_that_overflows_is_bad_though_its_gradient_is_not():
+    W, state = steps(guard(optax.sgd(1e38)), [1e-38, 100.0, 1.0])
+    assert np.isfinite(W["a"]).all()
+    assert not state.gradient["a"]
+    assert state.update["a"]
+    assert int(state.first) == 1
+
+
+def test_skipping_is_optax_s_own():
+    tx = guard(optax.apply_if_finite(optax.adam(0.1), 100))
+    W, state = steps(tx, [1.0, np.nan, 1.0])
+    twice, expected = steps(guard(optax.adam(0.1)), [1.0, 1.0])
+    assert np.array_equal(W["a"], twice["a"])
+    assert (int(state.skipped), int(state.first)) == (1, -1)
+    for one, other in zip(*map(jax.tree.leaves, (plain(state), expected.inner)), strict=True):
+        assert np.array_equal(one, other)
+    seeds = begin(
+        jax.vmap(optax.adam(0.1).init)({"a": jnp.ones((4, 2))}),
+        {"a": jnp.ones((4, 2))},
+        TrainConfig(on_bad="skip"),
+    )
+    fresh = jax.vmap(guard(optax.apply_if_finite(optax.adam(0.1), 100)).init)
+    expected = fresh({"a": jnp.ones((4, 2))})
+    assert jax.tree.structure(seeds) == jax.tree.structure(expected)
+    assert jax.tree.map(jnp.shape, seeds) == jax.tree.map(jnp.shape, expected)
+
+
+# Reports
+
+
+def report(losses, first=-1, gradient=(), update=(), head=1.0, config=CONFIG):
+    names = ("audio", "image", "text")
+    seen = GuardState(
+        (),
+        steps=np.array([6]),
+        first=np.array([first]),
+        gradient={m: np.array([m in gradient]) for m in names},
+        update={m: np.array([m in update]) for m in names},
+        skipped=np.array([0]),
+    )
+    heads = {m: np.full((1, 2, 3), head, np.float32) for m in names}
+    about = ((9,), "cars", ("text", "image"), config)
+    found = find_stopped(seen, np.array([losses], float), heads, *about)
+    return str(found[0]) if found else None
+
+
+SKIP = dataclasses.replace(CONFIG, on_bad="skip")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"losses": [2.0, 1.0, 1.0]}, None),
+        ({"losses": [0.1, 500.0, 1.0]}, None),
+        ({"losses": [2.0, 2001.0, 1.0]}, "in epoch 2: the loss of text, image rose to 2001"),
+        ({"losses": [2.0, np.nan, 1.0]}, "in epoch 2: the loss of text, image was not finite"),
+        ({"losses": [np.inf, 1.0, 1.0]}, "in epoch 1: the loss of text, image was not finite"),
+        ({"losses": [2.0, np.nan, 1.0], "config": SKIP}, None),
+        (
+            {"losses": [2.0, 3e3, 1.0], "config": SKIP},
+            "in epoch 2: the loss of text, image rose to 3000",
+        ),
+        (
+            {"losses": [2.0, 1.0, 1.0], "first": 4, "gradient": ["text"], "update": ["text"]},
+            "in epoch 3: the gradient of text was not finite",
+        ),
+        (
+            {"losses": [2.0, 1.0, 1.0], "first": 1, "update": ["audio", "text"]},
+            "in epoch 1: the step of audio, text was not finite",
+        ),
+        (
+            {"losses": [2.0, np.nan, 1.0], "first": 1, "gradient": ["image"]},
+            "in epoch 1: the gradient of image was not finite",
+        ),
+        (
+            {"losses": [2.0, 1.0, 1.0], "head": 1e10},
+            "in epoch 3: the head of audio, image, text was too large",
+        ),
+    ],
+)
+def test_reports_name_task_epoch_modality_and_what_was_first(arguments, said):
+    expected = None if said is None else f"seed 9 stopped on task 'cars', {said}"
+    assert report(**arguments) == expected
+
+
+def test_states_are_cleaned_and_their_seeds_named():
+    own = {"F": jnp.array([[1.0, jnp.inf], [2.0, 3.0], [jnp.nan, 1.0]]), "n": jnp.arange(3)}
+    cleaned, bad = clean_state(own, np.array([False, False, True]))
+    assert bad.tolist() == [True, False, False]
+    assert cleaned["F"].tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 1.0]]
+    assert cleaned["n"] is own["n"]
+
+
+def test_nan_goes_through_json_as_none():
+    tree = {"a": [1.0, float("nan"), [float("inf"), "x"]], "b": 3}
+    assert without_nan(tree) == {"a": [1.0, None, [None, "x"]], "b": 3}
+    assert np.isnan(with_nan(without_nan(tree))["a"][2][0])

@@ -1,0 +1,127 @@
+"""Damaged newest steps, SIGTERM, and the short form of the fault campaign."""
+
+import json
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from run_directories import assert_same, resumed, saved
+
+from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.recovery import DamagedStep, usable_step
+
+ROOT = Path(__file__).parent.parent
+# Of a reading that fails, Orbax leaves coroutines behind.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs" / "hmcl"
+
+
+def flip(path, step):
+    """One bit of the largest file of a step."""
+    files = [file for file in (path / "steps" / str(step)).rglob("*") if file.is_file()]
+    file = max(files, key=lambda file: file.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_whole_steps_are_used_without_a_word(path):
+    with resumed(path) as run:
+        assert usable_step(run) is None
+    saved_in = path.with_name("other")
+    saved(saved_in, steps=2)
+    with resumed(saved_in) as run, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert usable_step(run) == 2
+
+
+def test_a_damaged_newest_step_is_set_aside(path):
+    states = saved(path, steps=3)
+    for aside in ("3.damaged", "3.damaged-2"):
+        flip(path, 3)
+        found = rf"Step 3 of .*renamed {aside}; the run goes on from step 2\. What was found: "
+        with resumed(path) as run:
+            with pytest.warns(DamagedStep, match=found):
+                assert usable_step(run) == 2
+            assert (path / "steps" / aside).is_dir()
+            assert run.latest() == 2
+            assert_same(run.restore(states[2])[0], states[2])
+            run.save(3, states[3], {})
+            assert usable_step(run) == 3
+
+
+@pytest.mark.parametrize(("steps", "damaged"), [(1, (1,)), (3, (2, 3))])
+def test_nothing_is_moved_if_there_is_no_whole_step_before(path, steps, damaged):
+    saved(path, steps=steps)
+    for step in damaged:
+        flip(path, step)
+    with resumed(path) as run:
+        with pytest.raises(RunError, match=f"Step {steps} cannot be read.*delete the directory"):
+            usable_step(run)
+        assert run.latest() == steps
+
+
+def test_a_step_that_cannot_be_renamed_is_named(path, monkeypatch):
+    saved(path, steps=2)
+    flip(path, 2)
+
+    def denied(self, target):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", denied)
+    with resumed(path) as run, pytest.raises(RunError, match=r"renamed: Permission.*from step 1\."):
+        usable_step(run)
+
+
+BUSY = """
+import ctypes, runpy, sys
+module = runpy.run_path(sys.argv[1])
+module["stop_on_sigterm"]("stopped; go on with --resume.")
+print("ready", flush=True)
+ctypes.CDLL(None).sleep(120)  # as in a long compiled program, Python runs no handler meanwhile
+print("slept on", flush=True)
+"""
+
+
+def test_sigterm_stops_at_once_with_a_word_and_143():
+    module = ROOT / "hmcl_jax" / "continual" / "signals.py"
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", BUSY, str(module)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert (out, err) == ("", "\nstopped; go on with --resume.\n")
+
+
+def campaign(runs, seed):
+    command = [sys.executable, str(ROOT / "benchmarks" / "faults.py")]
+    done = subprocess.run(
+        [*command, "--runs", str(runs), "--seed", str(seed)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["runs"], found["ended equal"]) == (runs, runs)
+    assert (found["lost tasks"], found["silent differences"], found["anything else"]) == (0, 0, 0)
+    assert found["faults that struck"] >= runs // 2
+    return found
+
+
+def test_a_few_disturbed_runs_end_bitwise_equal():
+    campaign(runs=6, seed=1)
+
+
+@pytest.mark.slow
+def test_many_disturbed_runs_end_bitwise_equal():
+    assert campaign(runs=60, seed=2)["warnings"] > 0
