@@ -246,7 +246,8 @@ class Case:
         self.partial()
         method, step = self.newest()
         files = sorted(path for path in step.rglob("*") if path.is_file())
-        file = self.chance.choice([path for path in files if path.stat().st_size])
+        sizes = [path.stat().st_size for path in files]  # every byte is hit as likely
+        file = self.chance.choices(files, sizes)[0]
         file.write_bytes(damage(file.read_bytes()))
         self.figures["disturbed"] += 1
         self.redone.add(f"{method}: task {step.name}/{TASKS}")
@@ -362,7 +363,7 @@ def make_store(path: Path) -> None:
     write_store(path, store.tasks, name="s", backbone="synthetic", K=store.K, tau=store.tau)
 
 
-def campaign(folder: Path, runs: int, seed: int) -> list[dict[str, Any]]:
+def campaign(folder: Path, runs: int, seed: int, log: Path | None) -> list[dict[str, Any]]:
     """All runs, each with the next kind of fault."""
     make_store(folder / "store")
     for attempt in ("first", "reference"):  # the first one compiles
@@ -384,6 +385,8 @@ def campaign(folder: Path, runs: int, seed: int) -> list[dict[str, Any]]:
         if found[-1]["wrong"] or found[-1]["lost"] or found[-1]["different"]:
             print(f"run {number}, {kind}: {json.dumps(found[-1])}", flush=True)
         shutil.rmtree(case.folder)
+        if log:
+            log.write_text(json.dumps({"seed": seed, "runs": found}, indent=1))
     return found
 
 
@@ -403,7 +406,7 @@ def main() -> None:
         import run_stream  # noqa: F401
         from orbax.checkpoint import v1  # noqa: F401
 
-        found = campaign(Path(name), runs, arguments.seed)
+        found = campaign(Path(name), runs, arguments.seed, arguments.out)
     minutes = (time.monotonic() - begun) / 60
     rows = []
     for kind in [*KINDS, "all"]:
@@ -420,8 +423,6 @@ def main() -> None:
 
     print_table(header, rows)
     print(f"{minutes:.1f} minutes, {sum(run['processes'] for run in found)} processes")
-    if arguments.out:
-        arguments.out.write_text(json.dumps({"seed": arguments.seed, "runs": found}, indent=1))
     totals = dict(zip(header[1:], rows[-1][1:], strict=True))
     print_json("faults", seed=arguments.seed, minutes=minutes, **totals)
     if any(rows[-1][6:]) or rows[-1][5] != len(found):
