@@ -1,4 +1,8 @@
-"""What a task leaves behind: second moments of its lifted frozen features; no example is kept."""
+"""What a task leaves behind: second moments of its lifted frozen features; no example is kept.
+
+A sample more adds nothing to a float32 sum over 10^8 of them, so what rounding takes from the total
+is kept beside it and given back as soon as it counts (Neumaier's compensated summation).
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,6 +28,7 @@ class FeatureMoments(NamedTuple):
       open_total: the part of `total` since the last :func:`end_task`.
       open_samples: the part of `samples` since then.
       task_means: sum over the ended tasks of their mean ``z z^T``.
+      rounded: what rounding has taken from `total`, less than half a unit in its last place.
     """
 
     total: Matrices
@@ -31,6 +36,7 @@ class FeatureMoments(NamedTuple):
     open_total: Matrices
     open_samples: Matrices
     task_means: Matrices
+    rounded: Matrices
 
 
 def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> FeatureMoments:
@@ -61,7 +67,7 @@ def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> Feature
     def none() -> Matrices:
         return {m: jnp.zeros((), jnp.int32) for m in found}
 
-    return FeatureMoments(zeros(), none(), zeros(), none(), zeros())
+    return FeatureMoments(zeros(), none(), zeros(), none(), zeros(), zeros())
 
 
 @jax.jit
@@ -70,6 +76,20 @@ def _second_moment(lifted: jax.Array, counts: jax.Array | None) -> tuple[jax.Arr
         return matmul(lifted.T, lifted), jnp.asarray(lifted.shape[0], jnp.int32)
     weighted = jnp.where(counts[:, None] > 0, lifted, 0) * counts.astype(lifted.dtype)[:, None]
     return matmul(weighted.T, lifted), jnp.sum(counts, dtype=jnp.int32)
+
+
+@jax.jit
+def _add(total: jax.Array, rounded: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum of all three, and what is lost of it by rounding."""
+    whole, lost = _two_sum(total, new)
+    return _two_sum(whole, rounded + lost)
+
+
+def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The rounded sum and its error, exactly (Knuth)."""
+    whole = a + b
+    of_b = whole - a
+    return whole, (a - (whole - of_b)) + (b - of_b)
 
 
 def update_moments(
@@ -134,8 +154,12 @@ def update_moments(
             modality: x + new[modality] if modality in new else x for modality, x in old.items()
         }
 
+    total, rounded = dict(moments.total), dict(moments.rounded)
+    for modality, new in added.items():
+        total[modality], rounded[modality] = _add(total[modality], rounded[modality], new)
     return moments._replace(
-        total=plus(moments.total, added),
+        total=total,
+        rounded=rounded,
         samples=plus(moments.samples, sizes),
         open_total=plus(moments.open_total, added),
         open_samples=plus(moments.open_samples, sizes),
@@ -221,4 +245,9 @@ def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
         both = {modality: x[modality] + y[modality] for modality in x if modality in y}
         return dict(sorted({**x, **y, **both}.items()))
 
-    return FeatureMoments(*(plus(x, y) for x, y in zip(a, b, strict=True)))
+    merged = FeatureMoments(*(plus(x, y) for x, y in zip(a, b, strict=True)))
+    for modality in a.total.keys() & b.total.keys():
+        parts = (moments.total[modality] for moments in (a, b))
+        exact = _add(next(parts), merged.rounded[modality], next(parts))
+        merged.total[modality], merged.rounded[modality] = exact
+    return merged

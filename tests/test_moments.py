@@ -16,6 +16,7 @@ def empty(dim=5, modalities=("image", "text"), dtype=jnp.float32):
 
 
 def assert_equal(a, b, tolerance):
+    a, b = a._replace(rounded={}), b._replace(rounded={})  # that differs with the order
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=1e-30), a, b)
 
 
@@ -104,3 +105,58 @@ def test_bfloat16_features_are_summed_in_float32(rng):
     x = jnp.array(rng.normal(size=(8, 5)), jnp.bfloat16)
     moments = hmcl_jax.update_moments(empty(dtype=jnp.bfloat16), {"image": x})
     assert moments.total["image"].dtype == jnp.float32
+
+
+def subspace(moments, heads, **options):
+    protection = hmcl_jax.protect(moments, heads, **options)
+    rank = int(protection.rank["image"])
+    return rank, np.asarray(protection.basis["image"], float)[:, :rank]
+
+
+def sine(a, b):
+    """Of the largest angle between two subspaces."""
+    return np.linalg.norm(a - b @ (b.T @ a), 2)
+
+
+def test_a_hundred_million_samples_with_large_counts(rng):
+    turned = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    heads = hmcl_jax.identity_heads(["image"], dim=8)
+    found = []
+    features = rng.normal(size=(100, 50, 8)) * 0.5 ** np.arange(8) @ turned.T
+    features = features.astype(np.float32)
+    for double in (False, True):
+        with jax.enable_x64(double):
+            like = {
+                m: np.asarray(W, np.float64 if double else np.float32) for m, W in heads.items()
+            }
+            moments = hmcl_jax.init_moments(like)
+            for x in features:
+                counts = {"image": np.full(50, 20_000, np.int32)}
+                moments = hmcl_jax.update_moments(moments, {"image": x}, counts=counts)
+            assert int(moments.samples["image"]) == 100_000_000
+            found.append(subspace(moments, like, variance=0.999))
+    (rank, V), (exact_rank, exact) = found
+    assert rank == exact_rank == 5
+    assert sine(V, exact) < 1e-4
+
+
+def test_single_samples_count_after_a_hundred_million(rng):
+    """20,000 samples of a new direction, one by one: each is below the rounding of the total."""
+    turned = np.linalg.qr(rng.normal(size=(8, 8)))[0].astype(np.float32)
+    heads = hmcl_jax.identity_heads(["image"], dim=8)
+    old, new = turned[:, :2].T, 3 * turned[:, 2:3].T
+    counts = {"image": np.full(2, 50_000_000, np.int32)}
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), {"image": old}, counts=counts)
+
+    def one(_, moments):
+        return hmcl_jax.update_moments(moments, {"image": new})
+
+    moments = jax.jit(lambda moments: jax.lax.fori_loop(0, 20_000, one, moments))(moments)
+    assert int(moments.samples["image"]) == 100_020_000
+    rank, V = subspace(moments, heads, variance=0.9999)
+    assert rank == 3
+    assert sine(turned[:, :3].astype(float), V) < 1e-3
+    energy = float(new[0] @ moments.total["image"][1:, 1:] @ new[0]) / 9
+    np.testing.assert_allclose(energy, 20_000 * 9, rtol=0.05)
+    both = hmcl_jax.merge_moments(moments, moments)
+    np.testing.assert_array_equal(both.total["image"], 2 * moments.total["image"])

@@ -81,12 +81,13 @@ def test_a_step_that_cannot_be_renamed_is_named(path, monkeypatch):
 
 
 BUSY = """
-import ctypes, runpy, sys
+import hashlib, runpy, sys
 module = runpy.run_path(sys.argv[1])
 module["stop_on_sigterm"]("stopped; go on with --resume.")
 print("ready", flush=True)
-ctypes.CDLL(None).sleep(120)  # as in a long compiled program, Python runs no handler meanwhile
-print("slept on", flush=True)
+# As in a long compiled program, Python runs no handler meanwhile.
+hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+print("went on", flush=True)
 """
 
 

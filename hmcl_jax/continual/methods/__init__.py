@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_MOMENTS = "12 * M * (d + 1)**2"
+_MOMENTS = "16 * M * (d + 1)**2"
 METHODS: dict[str, Entry] = {
     "vanilla": Entry(
         vanilla.VanillaSettings(),
