@@ -9,7 +9,15 @@ import numpy as np
 import optax
 import pytest
 
-from hmcl_jax.continual import BadNumbers, Method, MethodState, Schedule, TrainConfig, run_stream
+from hmcl_jax.continual import (
+    BadNumbers,
+    Method,
+    MethodState,
+    Schedule,
+    TrainConfig,
+    read_runs,
+    run_stream,
+)
 from hmcl_jax.continual.checkpoint import read_arrays, read_note
 from hmcl_jax.continual.guard import (
     GuardState,
@@ -95,6 +103,10 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
     assert np.isnan(found.scores[1, 1:]).all()
     assert np.isnan(found.details[2][1]["top1"][1])
     assert_checkpoints_finite(tmp_path)
+    run = read_runs(tmp_path, STORE)["poisoned"]
+    assert np.isfinite(run.heads(1)["text"]).all()
+    assert np.isnan(run.heads(2)["text"]).all(axis=(1, 2)).tolist() == [False, True, False]
+    assert np.isfinite(run.heads(2)["text"][[0, 2]]).all()
     again, said = quiet(*arguments, out=tmp_path, resume=True)
     assert not said
     assert again.stopped == found.stopped

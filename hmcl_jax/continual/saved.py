@@ -63,8 +63,9 @@ class SavedRun:
           finished: number of finished tasks: 1 is the end of the first. Default: all.
 
         Returns:
-          ``{modality: W}`` with W of shape ``(seeds, d, d + 1)``, as they were saved. A modality
-          that no task has had until then is not there.
+          ``{modality: W}`` with W of shape ``(seeds, d, d + 1)``, as they were saved; NaN for
+          seeds that had been stopped (:mod:`hmcl_jax.continual.guard`). A modality that no task
+          has had until then is not there.
 
         Raises:
           RunError: if the step is not there or is damaged; it says what to run again.
@@ -83,7 +84,8 @@ class SavedRun:
             raise RunError(
                 f"Step {finished} of {self.method} is not there: {remedy} again with --resume."
             )
-        leaves = read_note(step)["leaves"]
+        note = read_note(step)
+        leaves = note["leaves"]
         names = {name: leaf for name, leaf in leaves.items() if name.startswith(HEADS)}
         shape = (len(self.seeds), self.dimension, self.dimension + 1)
         for name, leaf in names.items():
@@ -95,6 +97,11 @@ class SavedRun:
         if not names:
             raise RunError(f"{step} holds no heads; run again with another --out.")
         arrays = read_arrays(step, names, partial=True)
+        stopped = [found["place"] for found in note["record"].get("stopped", [])]
+        if stopped:
+            arrays = {name: np.array(array) for name, array in arrays.items()}
+            for array in arrays.values():
+                array[stopped] = np.nan
         return {ast.literal_eval(name[len(HEADS) : -1]): arrays[name] for name in sorted(names)}
 
 
