@@ -104,6 +104,7 @@ def run_command(arguments: list[str], log: Path, before: Callable[[], None]) -> 
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # even if started with &
         before()
         sys.argv = ["run_stream.py", *arguments]
         run_stream.main()

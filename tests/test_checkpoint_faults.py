@@ -1,5 +1,6 @@
 """Run directories under damage, full disks, crashes and other devices."""
 
+import json
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from run_directories import abstract, assert_same, output, python, refused, resumed, saved
 
-from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.checkpoint import RunError, _seal
 
 
 @pytest.fixture
@@ -88,6 +89,35 @@ def test_whole_files_with_other_contents_are_caught(path, wrong, named, monkeypa
     states = saved(path, steps=1)
     message = f"Step 1.*{named} does not match.*from the beginning"
     with resumed(path) as run, pytest.raises(RunError, match=message):
+        run.restore(states[1])
+
+
+W = "state['W']"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda note: note["leaves"][W].update(shape=[2**36]), "has shape .12,., not .68719476736"),
+        (lambda note: note["leaves"][W].update(shape=[-1]), "has no shape"),
+        (lambda note: note["leaves"][W].update(dtype="float64"), "has shape"),
+        (lambda note: note["leaves"][W].update(dtype=None), "is not described"),
+        (lambda note: note.update(record=[]), "its record is none"),
+        (lambda note: note.update(leaves=3), "AttributeError"),
+        (lambda note: note.pop("leaves"), "KeyError"),
+    ],
+)
+def test_notes_of_another_form_are_refused_before_memory_is_taken(path, edit, said):
+    """Whoever wrote them made the checksum right."""
+    states = saved(path, steps=1)
+    file = path / "steps" / "1" / "_CHECKPOINT_METADATA"
+    whole = json.loads(file.read_text())
+    note = whole["custom_metadata"]
+    edit(note)
+    note["sha256"] = _seal(note)
+    file.write_text(json.dumps(whole))
+    with resumed(path) as run, pytest.raises(RunError, match=f"Step 1 cannot be read: .*{said}"):
         run.restore(states[1])
 
 
