@@ -78,7 +78,7 @@ class Fitter:
         config: TrainConfig,
         tell: Callable[[int, int], None] = lambda done, epochs: None,
     ) -> None:
-        self.method, self.config, self.tell = guarded(method), config, tell
+        self.method, self.config, self.tell = method, config, tell
         self.seed_axis = config.seed_axis
         if self.seed_axis == "auto":
             self.seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
@@ -181,7 +181,8 @@ class Fitter:
             info = later
         key = (name, info, rows)
         if key not in self._programs:
-            one = functools.partial(_PROGRAMS[name], self.method, info, rows, self.layout.data_axis)
+            method, axis = guarded(self.method), self.layout.data_axis
+            one = functools.partial(_PROGRAMS[name], method, info, rows, axis)
             run = self.layout.over_seeds(_over_seeds(one, self.seed_axis), dealt=name == "gradient")
             self._programs[key] = jax.jit(run)
         return self._programs[key]
