@@ -21,13 +21,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hmcl_jax import load_pocket
 from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.threads import decompose_in_one_thread
+from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import check_results, markdown_table, write_results
@@ -39,7 +39,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stream", help="pocket (the embedded one), or the path of a store")
+    parser.add_argument(
+        "--stream", help=f"{', '.join(EMBEDDED)} (embedded), or the path of a store"
+    )
     parser.add_argument("--methods", help="names, separated by commas")
     parser.add_argument("--seeds", help="whole numbers, separated by commas")
     parser.add_argument("--order", help="canonical, seq2, seq3, or a file with one task per line")
@@ -122,11 +124,12 @@ def read(arguments: argparse.Namespace) -> Experiment:
 
 
 def open_stream(stream: str) -> Store:
-    """The embedded stream, or the store at a path."""
-    if stream == "pocket":
-        return load_pocket()
+    """An embedded stream, or the store at a path."""
+    if stream in EMBEDDED:
+        return EMBEDDED[stream]()
     if not stream or not Path(stream).exists():
-        raise StoreError(f"--stream must be pocket or the path of a store, got {stream!r}.")
+        names = ", ".join(EMBEDDED)
+        raise StoreError(f"--stream must be {names} or the path of a store, got {stream!r}.")
     return read_store(stream)
 
 
