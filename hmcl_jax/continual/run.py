@@ -285,7 +285,11 @@ class Learner:
             self._learn_task(index)
             if run is not None:
                 run.save(index + 1, self._saved(), self._record())
-            log = {figure: float(np.mean(values)) for figure, values in self.logs[-1].items()}
+            log = {
+                figure: float(np.mean(values))
+                for figure, values in self.logs[-1].items()
+                if np.ndim(values) == 1  # one per task; curves are for the report
+            }
             about = (self.method.name, task.name, index + 1, count)
             self.tell(Event("scores", *about, self.scores.copy(), log))
         if not self.knobs and not np.all(is_complete(self.scores)):
