@@ -11,6 +11,11 @@ from hmcl_jax.report.markup import Markup, element, escape, join
 from hmcl_jax.report.page import Optional, Page
 from hmcl_jax.report.widgets import Scale, heat_map, leading_number, picture, table
 
+TAGS = (
+    "html head meta title style body header div h1 h2 h3 p nav ol li a main section table caption "
+    "thead tbody tr th td button span bdi i img figure figcaption details summary script small dl "
+    "dt dd"
+)
 VOID = ("br", "img", "meta")
 JPEG, PNG = b"\xff\xd8\xff\xe0 picture", b"\x89PNG picture"
 
@@ -54,14 +59,12 @@ def test_any_text_is_shown_as_it_is(name):
     scale = Scale(2.0, "", name, name)
     page.add(name, heat_map(np.ones((1, 1)), [name], [name], name, scale), scale.legend())
     page.add(name, widgets.traversal(name, {name: [[name], [name]]}, [name, name], JPEG))
-    page.add(name, picture(PNG, name, name), widgets.details(name, name), widgets.cards([(name,) * 3]))
+    page.add(
+        name, picture(PNG, name, name), widgets.details(name, name), widgets.cards([(name,) * 3])
+    )
     read = Reader(page.html())
-    assert {tag for tag, _ in read.tags} <= {
-        *("html", "head", "meta", "title", "style", "body", "header", "div", "h1", "h2", "p", "nav"),
-        *("ol", "li", "a", "main", "section", "table", "caption", "thead", "tbody", "tr", "th", "td"),
-        *("button", "span", "bdi", "i", "img", "figure", "figcaption", "details", "summary"),
-        *("script", "small"),
-    }
+    tags = {tag for tag, _ in read.tags}
+    assert tags <= set(TAGS.split())
     assert len(read.all("script")) == len(read.all("style")) == 1
     assert not [a for _, a in read.tags if any(key.startswith("on") for key in a)]
     assert read.text.count(shown(name)) > 12
@@ -124,7 +127,14 @@ def test_a_heat_map_tells_its_values_and_has_one_stop_for_the_tab_key():
     cells = read.all("td")
     assert [a.get("tabindex") for a in cells] == ["0", "-1", "-1", None, "-1", "-1"]
     assert [a.get("aria-label") for a in cells] == [
-        *("r, a: 0.0 %", "r, b: \u221250.0 %", "r, c: +7.2 %", None, "s, b: 0.0 %", "s, c: +100.0 %")
+        *(
+            "r, a: 0.0 %",
+            "r, b: \u221250.0 %",
+            "r, c: +7.2 %",
+            None,
+            "s, b: 0.0 %",
+            "s, c: +100.0 %",
+        )
     ]
     assert [a["class"] for a in cells] == ["hp0", "hm12", "hp2", "empty", "hp0", "hp12"]
     with pytest.raises(ValueError, match=r"shape \(2, 2\).*got shape \(2, 3\)"):

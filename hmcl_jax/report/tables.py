@@ -28,7 +28,7 @@ LATEX = {
     "±": r"$\pm$",
     "→": r"$\to$",
     "°": r"$^\circ$",
-    "−": "$-$",
+    "\u2212": "$-$",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 
 
@@ -276,4 +276,29 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
         f"After the last task, mean over seeds; in brackets at the end of the task itself. {note}",
         about=titles,
     )
-    return found
+    return found | _depth(analysis)
+
+
+def _depth(analysis: Analysis) -> dict[str, Table]:
+    trees = [tree for tree in analysis.hierarchy if tree.radius is not None]
+    if not trees:
+        return {}
+    rows = [["Task", "Names", "Depths", *analysis.geometry]]
+    for tree in trees:
+        radius = tree.radius
+        assert radius is not None
+        cells = []
+        for correlation in np.asarray(radius.correlation):  # (seeds, 2)
+            first, last = correlation.mean(axis=0)
+            cells.append("" if np.isnan(first + last) else f"{last:.3f} ({last - first:+.3f})")
+        rows.append([tree.task, str(radius.counts.sum()), str(len(radius.depths)), *cells])
+    return {
+        "depth": Table(
+            "Rank correlation of radius with depth, by task",
+            rows,
+            "Spearman's, over the names of the class tree, of depth (edges below the root) with "
+            "distance from the origin after the last task; mean over seeds, in brackets the change "
+            "since the end of the task. 1 if every deeper name lies further out; empty if all "
+            "names have one depth.",
+        )
+    }

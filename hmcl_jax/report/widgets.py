@@ -268,7 +268,13 @@ def heat_map(
             )
             reached = True
         lines.append(element("tr", *cells, role="row"))
-    made = element("table", element("caption", element("span", element("bdi", caption))), *lines, class_="map", role="grid")
+    made = element(
+        "table",
+        element("caption", element("span", element("bdi", caption))),
+        *lines,
+        class_="map",
+        role="grid",
+    )
     return element("div", scroll(made, caption), class_="heat")
 
 
