@@ -158,7 +158,7 @@ def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undraw
         analyse_command(folder / "runs", "--out", new, "--stream", "pocket")
     runs = shutil.copytree(folder / "runs", tmp_path / "runs")
     (runs / "results.json").unlink()
-    with pytest.raises(SystemExit, match="does not say which stream it is of .*--stream"):
+    with pytest.raises(SystemExit, match=r"does not say which stream it is of .*--stream"):
         analyse_command(runs)
     analyse_command(runs, "--stream", folder / "store")
     assert "Scores of hmcl_ca, vanilla are not shown" in capsys.readouterr().out

@@ -27,8 +27,8 @@ CAPTIONS = {
     "depth": "Mean distance from the origin of the names at each depth of the class trees, at the "
     "end of the task and at the end of the stream.",
     "radial_tree": "One class tree under every method. Radius is the distance from the origin; the "
-    "final points are turned onto those of the task end by one proper rotation, and both are seen in one "
-    "projection. Lines between the two show what moved.",
+    "final points are turned onto those of the task end by one proper rotation, and both are seen "
+    "in one projection. Lines between the two show what moved.",
     "retrieval": "Recall at 1, 5 and 10 in both directions, mean over the retrieval tasks; bars "
     "are sample standard deviations over seeds.",
     "training": "Training over the whole stream, epoch by epoch; thin lines are ends of tasks.",
@@ -355,9 +355,9 @@ class _Maker:
         for method, config in a.config.items():
             shared.setdefault(_plain(config), []).append(method)
         parts: list[object] = [widgets.table(rows, "Settings of each method", note)]
-        for config, methods in shared.items():
+        for text, methods in shared.items():
             whose = "all methods" if len(shared) == 1 else ", ".join(methods)
-            shown = widgets.facts(_flat(json.loads(config)), "Training settings")
+            shown = widgets.facts(_flat(json.loads(text)), "Training settings")
             parts.append(widgets.details(f"Training settings of {whose}", shown))
         return parts
 
@@ -378,7 +378,9 @@ class _Maker:
             widgets.facts(store, "Stream"),
         ]
         for place, saved in a.about.items():
-            rows = [(f"Version of {name}", value) for name, value in saved.versions.items()]
+            rows: list[tuple[str, object]] = [
+                (f"Version of {name}", value) for name, value in saved.versions.items()
+            ]
             rows += _flat({k: v for k, v in saved.about.items() if k != "experiment"})
             parts.append(widgets.facts(rows, f"Runs in {place}"))
             learn = {

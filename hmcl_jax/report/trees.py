@@ -158,7 +158,7 @@ def measure_trees(
         if task.name not in trees:
             continue
         tree = trees[task.name]
-        heads = [run.heads(number), run.heads()]
+        heads: list[Any] = [run.heads(number), run.heads()]
         predicted = np.stack([evaluator.predictions(h, task) for h in heads], axis=1)
         # A sample that is near to nothing, because a head has burst, counts as class 0.
         labels = np.asarray(task.arrays["test_labels"], np.int64)

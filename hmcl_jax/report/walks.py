@@ -150,9 +150,12 @@ def measure_walks(run: SavedRun, plan: Plan, K: float, kappa: float) -> list[Pat
         }
         by_filter = {}
         for entailing in FILTERS:
-            settings = {"modality": task.specific, "K": K, "kappa": kappa}
             by_filter[entailing] = compare_heads(
-                heads, features, plan.pool, entailing=entailing, **settings
+                *(heads, features, plan.pool),
+                modality=task.specific,
+                K=K,
+                kappa=kappa,
+                entailing=entailing,
             )
         for place in range(count):
             found.append(
