@@ -58,6 +58,7 @@ STYLE = {
     "legend.frameon": False,
     "legend.labelcolor": INK,
     "lines.linewidth": 1.2,
+    "path.simplify": False,  # dots may be lines without length
     "text.color": INK,
     "text.parse_math": False,  # names may hold dollar signs
     "xtick.color": INK,

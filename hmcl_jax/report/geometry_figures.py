@@ -207,14 +207,11 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             r for r in MaxNLocator(4).tick_values(inner, high) if inner + 0.1 * width < r <= high
         ]
         crowded = len(tree.names) > 60
-        dense = tree.before[..., 0].size > 400  # as dots in a vector file, too large a file
         for index, (axes, name) in enumerate(zip(panels, tree.methods, strict=True)):
             first, last = (_plane(side[index], inner) for side in (tree.before, tree.after))
             for ring in rings:
                 axes.add_patch(
-                    plt.Circle(
-                        (0, 0), ring - inner, fill=False, ec=INK, lw=0.5, alpha=0.25, zorder=0.5
-                    )
+                    plt.Circle((0, 0), ring - inner, fill=False, ec=INK, lw=0.5, alpha=0.25)
                 )
                 axes.text(
                     *(0, ring - inner, f"{ring:.3g}"),
@@ -233,18 +230,12 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             ):
                 gaps = np.full((len(lines), 1, 2), np.nan)
                 joined = np.concatenate([lines, gaps], axis=1).reshape(-1, 2)
-                axes.plot(*joined.T, zorder=1, rasterized=dense, **look)
-            dots = {"c": tree.depths, "cmap": "viridis", "norm": scale, "rasterized": dense}
-            axes.scatter(
-                *first.T,
-                s=5,
-                facecolors="none",
-                edgecolors=INK,
-                linewidths=0.4,
-                alpha=0.6,
-                rasterized=dense,
-            )
-            axes.scatter(*last.T, s=8 if crowded else 16, linewidths=0, zorder=3, **dots)
+                axes.plot(*joined.T, zorder=1, **look)
+            if not crowded:
+                axes.plot(*first.T, "o", mfc="none", mec=INK, mew=0.4, markersize=2.5, alpha=0.6)
+            for depth in np.unique(tree.depths):
+                colour = plt.get_cmap("viridis")(scale(depth))
+                _dots(axes, last[tree.depths == depth], colour, 2.5 if crowded else 4, width)
             axes.set_title(
                 f"{shown(name)}\nrad. {100 * tree.radial_change[index]:.1f} %   "
                 f"pair. {100 * tree.pair_change[index]:.1f} %",
@@ -277,6 +268,21 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
         said = f": {shown(title, 60)}" if title else ""
         figure.suptitle(f"Class tree, turned onto the task's end by a proper rotation{said}")
         canvas.save(figure, path)
+
+
+def _dots(axes: Any, points: np.ndarray, colour: Any, size: float, width: float) -> None:
+    """Dots as ends of lines without length: one short path, where markers are one element each."""
+    ends = np.stack(
+        [points, points + np.array([1e-4 * width, 0]), np.full_like(points, np.nan)], axis=1
+    )
+    axes.plot(
+        *ends.reshape(-1, 2).T,
+        color=colour,
+        linewidth=size,
+        solid_capstyle="round",
+        snap=False,
+        zorder=3,
+    )
 
 
 def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
@@ -365,7 +371,7 @@ def draw_depth(
         )
         said = f": {shown(title, 60)}" if title else ""
         figure.suptitle(
-            f"Distance from the origin by depth{said} (mean over seeds ± sample standard deviation)\n"
+            f"Distance from the origin by depth{said} (mean over seeds ± standard deviation)\n"
             f"rank correlation of radius with depth: task end → final; names by depth: {counts}",
             fontsize=8,
         )

@@ -8,8 +8,9 @@ import numpy as np
 from hmcl_jax.report import canvas
 from hmcl_jax.report.canvas import INK, WIDTH, Look, Paths, shown
 
+Panel = tuple[str, tuple[tuple[str, str, str], ...], bool]
 # Panels after the loss: title, drawn names with their line styles, whether the scale is a power.
-PANELS = (
+PANELS: tuple[Panel, ...] = (
     (
         "Lorentz defect of an update",
         (("defect_before", "--", "before correction"), ("defect_after", "-", "after")),
@@ -56,7 +57,7 @@ def draw_training(
     for name, held in logs.items():
         for key in {key for entry in held for key in entry}:
             curves.setdefault(key, {})[name] = [entry.get(key) for entry in held]
-    panels = [("loss", (("loss", "-", ""),), False)]
+    panels: list[Panel] = [("loss", (("loss", "-", ""),), False)]
     panels += [p for p in PANELS if any(key in curves for key, *_ in p[1])]
     ranks = sorted(key for key in curves if key.startswith(RANK))
     styles = ("-", "--", ":", "-.")
@@ -64,16 +65,15 @@ def draw_training(
         drawn = [(key, styles[i % 4], shown(key[len(RANK) :])) for i, key in enumerate(ranks)]
         panels.append(("protected rank", tuple(drawn), False))
     with canvas.sheet(path) as plt:
-        figure, axes, _ = canvas.grid(
-            *(plt, len(panels), 1, (WIDTH, 1.5), 1.5), sharex=True, height_ratios=None
-        )
+        figure, axes, _ = canvas.grid(*(plt, len(panels), 1, (WIDTH, 1.5), 1.5), sharex=True)
         for panel, (title, lines, power) in zip(axes, panels, strict=True):
             held = [(curves[key], *rest) for key, *rest in lines if key in curves]
             zeros = _draw(panel, held, looks, borders, power)
             said = ", ".join(f"{_DASHES[style]} {label}" for _, style, label in held if label)
             if zeros:
                 said += "; 0 is drawn at the lower edge"
-            panel.set_title(f"{title}{f' ({said})' if said else ''}", loc="left", fontsize=7.5)
+            whole = f"{title}{f' ({said})' if said else ''}"
+            panel.text(0, 1.03, whole, transform=panel.transAxes, fontsize=7.5)
             for border in borders[1:-1]:
                 panel.axvline(border, color=INK, alpha=0.2, linewidth=0.5)
             canvas.rules(panel, "y")
@@ -85,7 +85,7 @@ def draw_training(
             text.set(rotation=45, ha="left", va="bottom", rotation_mode="anchor")
         top.spines[:].set_visible(False)
         axes[-1].set_xlabel("epoch, counted through all tasks")
-        canvas.legend(figure, {name: look for name, look in looks.items()})
+        canvas.legend(figure, looks)
         figure.suptitle("Training through the stream, mean over seeds")
         canvas.save(figure, path)
 
@@ -104,7 +104,8 @@ def _draw(
     drawn = []
     for methods, style, _ in held:
         for name, values in methods.items():
-            x, y = [], []
+            x: list[float] = []
+            y: list[float] = []
             for t, entry in enumerate(values):
                 if entry is None or not np.size(entry):
                     continue
@@ -117,14 +118,14 @@ def _draw(
                     x += [*(start + np.arange(known.shape[1]) + 0.5), np.nan]
                     y += [*known.mean(axis=0), np.nan]
             drawn.append((np.array(x), np.array(y), name, style))
-    every = np.concatenate([y for _, y, *_ in drawn] or [np.zeros(0)])
+    every = np.concatenate([heights for _, heights, *_ in drawn] or [np.zeros(0)])
     positive = every[np.isfinite(every) & (every > 0)]
     power = power and positive.size > 0
     zeros = power and bool((every <= 0).any())
     floor = positive.min() / 3 if power else 0.0
-    for x, y, name, style in drawn:
-        shown_at = np.where(y <= 0, floor, y) if power else y
-        axes.plot(x, shown_at, style, color=looks[name].color, linewidth=1.1)
+    for places, heights, name, style in drawn:
+        kept = np.where(heights <= 0, floor, heights) if power else heights
+        axes.plot(places, kept, style, color=looks[name].color, linewidth=1.1)
     if power:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value else "0")
