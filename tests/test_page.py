@@ -8,7 +8,7 @@ from report_runs import HOSTILE
 
 from hmcl_jax.report import widgets
 from hmcl_jax.report.markup import Markup, element, escape, join
-from hmcl_jax.report.page import Optional, Page
+from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.widgets import Scale, heat_map, leading_number, picture, table
 
 TAGS = (
@@ -188,8 +188,8 @@ def test_the_policy_admits_our_script_alone():
 
 def test_a_page_that_is_too_large_leaves_out_the_largest():
     page = Page("t", "l", largest=40_000)
-    page.add("a", Optional(Markup("x" * 9_000), "small is out"), "kept")
-    page.add("b", Optional(Markup("y" * 60_000), "large is out"))
+    page.add("a", Large(Markup("x" * 9_000), "small is out"), "kept")
+    page.add("b", Large(Markup("y" * 60_000), "large is out"))
     made = page.html()
     assert len(made.encode()) <= 40_000
     assert "large is out" in made

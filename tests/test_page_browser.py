@@ -190,6 +190,7 @@ def test_hover_focus_and_arrows_tell_values(browser):
     assert here.get_attribute("aria-label") == cells[4].get_attribute("aria-label")
     here.send_keys(Keys.ARROW_LEFT)  # task 2 was not there after task 1
     assert browser.switch_to.active_element == here
+    assert tip.text.split() == here.get_attribute("aria-label").split()
     here.send_keys(Keys.ESCAPE)
     assert not tip.is_displayed()
     box = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, innerWidth]"

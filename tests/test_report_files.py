@@ -63,6 +63,8 @@ def test_a_report_is_whole(made, tmp_path):
     assert numbers["hierarchy"]["task1"]["scores"]["tie"][1][0][1] == pytest.approx(
         found.hierarchy[0].scores["tie"][1, 0, 1]
     )
+    radius = found.hierarchy[0].radius
+    np.testing.assert_allclose(numbers["hierarchy"]["task1"]["radius"]["means"], radius.means)
     assert numbers["traversals"][0]["paths"]["vanilla"]["all texts"][0][-1] == "[ROOT]"
 
 

@@ -19,6 +19,7 @@ from hmcl_jax.report.score_figures import (
     draw_stages,
     retrieval_scores,
 )
+from hmcl_jax.report.tables import has_recall
 from hmcl_jax.report.training_figure import draw_training
 
 LARGEST_SVG = 400_000  # bytes; a larger drawing goes into the page as a PNG
@@ -89,7 +90,7 @@ def _jobs(analysis: Analysis, against: str, seed: int | None) -> dict[str, Job]:
         jobs["radial_tree"] = lambda paths: draw_radial_tree(tree, paths, title)
         before, after = points.by_depth()
         jobs["depth"] = lambda paths: draw_depth(points.methods, before, after, paths, points.task)
-    if results and "retrieval" in analysis.kinds:
+    if has_recall(analysis):
         recall = {
             name: retrieval_scores(result.details, analysis.order, analysis.kinds)
             for name, result in results.items()

@@ -11,7 +11,7 @@ from hmcl_jax.report import widgets
 from hmcl_jax.report.analysis import Analysis
 from hmcl_jax.report.drift import TITLES
 from hmcl_jax.report.markup import Markup, element, join
-from hmcl_jax.report.page import Optional, Page
+from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.results import columns
 from hmcl_jax.report.tables import Table, all_tables, spread
 from hmcl_jax.report.trees import WHEN
@@ -101,12 +101,12 @@ class _Maker:
         found: Table = self.tables[name]
         return widgets.table(found.rows, found.caption, found.note, found.best, found.about)
 
-    def drawing(self, name: str) -> Optional | None:
+    def drawing(self, name: str) -> Large | None:
         if name not in self.drawings:
             return None
         caption = CAPTIONS[name]
         made = widgets.picture(self.drawings[name], caption, caption.partition(";")[0])
-        return Optional(made, f"Left out because the page would be too large: figures/{name}.png.")
+        return Large(made, f"Left out because the page would be too large: figures/{name}.png.")
 
     def summary(self) -> list[object]:
         facts = [*self._best("Overall"), *self._best("BWT"), *self._reduction()]
@@ -198,7 +198,7 @@ class _Maker:
         if maps[OPEN_MAPS:]:
             rest = element("div", *maps[OPEN_MAPS:], class_="maps")
             inside = widgets.details(f"{len(maps) - OPEN_MAPS} more methods", rest)
-            parts.append(Optional(inside, "More methods are in figures/stages.png."))
+            parts.append(Large(inside, "More methods are in figures/stages.png."))
         note = (
             "Percent of the immediate score, from the mean of the scores over seeds; one colour "
             f"scale for all maps, clipped at {limit:g}\u00a0%. A task whose immediate score is 0 "
@@ -327,10 +327,10 @@ class _Maker:
         )
         parts: list[object] = [widgets.paragraph(how)]
         shown = [element("h3", "Nearest text"), *self._walks(False)]
-        parts.append(Optional(join(*shown), "Walks are in analysis.json."))
+        parts.append(Large(join(*shown), "Walks are in analysis.json."))
         parts += [element("h3", "Only texts that entail the point"), widgets.paragraph(entailing)]
         inside = widgets.details(f"{len(a.walks)} walks with the filter", *self._walks(True))
-        parts.append(Optional(inside, "Walks with the filter are in analysis.json."))
+        parts.append(Large(inside, "Walks with the filter are in analysis.json."))
         return parts
 
     def _walks(self, entailing: bool) -> list[Markup]:

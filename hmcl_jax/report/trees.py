@@ -97,7 +97,7 @@ def class_trees(tasks: Sequence[Task], lacking: list[str]) -> dict[str, Tree]:
       >>> from hmcl_jax.report.trees import class_trees
       >>> store = hmcl_jax.load_pocket()
       >>> print({t: len(tree.names) for t, tree in class_trees(store.tasks[:4], []).items()})
-      {'cifar10': 13, 'qd-animals': 74, 'fashion': 12}
+      {'cifar10': 13, 'qd-animals': 74, 'fashion': 13}
     """
     found = {}
     for task in tasks:

@@ -68,7 +68,7 @@ def choose_walks(store: Store, tasks: Sequence[Task], pictures: int) -> Plan:
       >>> store = hmcl_jax.load_pocket()
       >>> plan = choose_walks(store, store.tasks, 4)
       >>> print([(walk.task, walk.title, walk.thumbnail is not None) for walk in plan.walks][:1])
-      [('tux-photos', 'The alpine plant hairy sandwort', True)]
+      [('tux-photos', 'An Adelaide Rosella', True)]
     """
     try:
         pool = store_pool(store)
