@@ -201,7 +201,7 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
         from matplotlib.ticker import MaxNLocator
 
         size = (WIDTH, 2.45) if len(tree.methods) > 1 else (WIDTH, 4.2)
-        figure, panels, _ = canvas.grid(plt, len(tree.methods), 3, size, 1.1)
+        figure, panels, _ = canvas.grid(plt, len(tree.methods), 3, size, 1.4)
         scale = plt.Normalize(tree.depths.min(), max(tree.depths.max(), tree.depths.min() + 1))
         rings = [
             r for r in MaxNLocator(4).tick_values(inner, high) if inner + 0.1 * width < r <= high
@@ -257,8 +257,9 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             ticks=np.unique(tree.depths),
         )
         bar.outline.set_visible(False)
+        start = "free ends of lines" if crowded else "hollow"
         bar.set_label(
-            "depth in the class tree. Filled: end of the stream; hollow: end of the task; orange: "
+            f"depth in the class tree. Dots: end of the stream; {start}: end of the task; orange: "
             "the way between.\n"
             f"Rings: distance from the origin (the centre is {inner:.3g}); angle: one projection "
             "for all.\nrad., pair.: mean absolute change of radius and of pairwise distance, over "
