@@ -24,11 +24,11 @@ CAPTIONS = {
     "change in percent. Lower is better.",
     "norms": "Distribution of the norm ratio, final over task end, of all test anchors. At 1 a "
     "point has kept its distance from the origin.",
-    "depth": "Mean distance from the origin of the names at each depth of the class trees, at the "
-    "end of the task and at the end of the stream.",
+    "depth": "Mean distance from the origin of the names at each depth of one class tree, at the end "
+    "of the task and at the end of the stream.",
     "radial_tree": "One class tree under every method. Radius is the distance from the origin; the "
     "final points are turned onto those of the task end by one proper rotation, and both are seen "
-    "in one projection. Lines between the two show what moved.",
+    "in one projection. Orange lines show what moved.",
     "retrieval": "Recall at 1, 5 and 10 in both directions, mean over the retrieval tasks; bars "
     "are sample standard deviations over seeds.",
     "training": "Training over the whole stream, epoch by epoch; thin lines are ends of tasks.",
