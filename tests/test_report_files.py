@@ -70,13 +70,16 @@ def test_a_report_is_whole(made, tmp_path):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Without figures, which take their time."""
+    """Without figures, which take their time; gives the folders that they would go to."""
+    folders = []
 
     def no_figures(analysis, folder, formats, **options):
+        folders.append(folder)
         folder.mkdir()
         return {}
 
     monkeypatch.setattr("hmcl_jax.report.writing.draw_all", no_figures)
+    return folders
 
 
 def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn):
@@ -85,6 +88,7 @@ def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn):
     write_report(out, found, formats=["svg"])
     with pytest.raises(RunError, match="holds a report already; --replace replaces it"):
         write_report(out, found, formats=["svg"])
+    assert len(undrawn) == 1  # refused before the work
     (out / "old").touch()
     write_report(out, found, formats=["svg"], replace=True)
     assert not (out / "old").exists()

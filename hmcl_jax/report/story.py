@@ -24,8 +24,8 @@ CAPTIONS = {
     "change in percent. Lower is better.",
     "norms": "Distribution of the norm ratio, final over task end, of all test anchors. At 1 a "
     "point has kept its distance from the origin.",
-    "depth": "Mean distance from the origin of the names at each depth of one class tree, at the end "
-    "of the task and at the end of the stream.",
+    "depth": "Mean distance from the origin of the names at each depth of one class tree, at the "
+    "end of the task and at the end of the stream.",
     "radial_tree": "One class tree under every method. Radius is the distance from the origin; the "
     "final points are turned onto those of the task end by one proper rotation, and both are seen "
     "in one projection. Orange lines show what moved.",
