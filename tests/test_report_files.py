@@ -122,6 +122,27 @@ def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, und
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
+def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
+    made, tmp_path, monkeypatch, undrawn
+):
+    _, _, found = made
+    out = tmp_path / "report"
+    write_report(out, found)
+    (out / "old").touch()
+    real = Path.replace
+
+    def fails(self, target):
+        if ".partial-" in self.name:
+            raise OSError("cannot be moved")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OSError, match="cannot be moved"):
+        write_report(out, found, replace=True)
+    assert (out / "old").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
 @pytest.fixture
 def analyse_command(monkeypatch):
     """experiments/analyse.py, in this process."""
