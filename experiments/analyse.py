@@ -13,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-from hmcl_jax.report.canvas import pyplot
 from rich.console import Console
 from run_stream import add_no_cache, open_stream, split
 
@@ -24,6 +23,7 @@ from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.canvas import pyplot
 from hmcl_jax.report.progress import AnalysisView
 from hmcl_jax.report.reading import read_results
 from hmcl_jax.report.writing import FORMATS, check_report, write_report

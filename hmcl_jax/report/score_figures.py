@@ -292,14 +292,14 @@ def draw_retrieval(
             for lines, thick in ((errors, 0.7), (learned, 1.1)):
                 left, right, low, high = np.concatenate(lines, axis=-1)
                 _segments(panel, (left, right), (low, high), thick)
-            panel.autoscale_view()
-            panel.set_ylim(bottom=0)
             canvas.rules(panel, "y")
             panel.tick_params(axis="x", length=0)
             panel.set_xticks(range(len(DEPTHS)), [f"R@{k}" for k in DEPTHS])
             if not way:
                 panel.set_ylabel("%")
             panel.set_title(f"{shown(tasks[task])}: {ways[way]}", fontsize=7.5, loc="left", pad=2)
+        for row in axes:  # its panels share their scale
+            row[0].set_ylim(0, 1.06 * max(panel.dataLim.y1 for panel in row))
         handles = [Patch(color=look.color, label=shown(name)) for name, look in looks.items()]
         handles.append(plt.Line2D([], [], color=INK, label="right after its task"))
         canvas.keys(figure, handles)

@@ -29,9 +29,12 @@ CAPTIONS = {
     "radial_tree": "One class tree under every method. Radius is the distance from the origin; the "
     "final points are turned onto those of the task end by one proper rotation, and both are seen "
     "in one projection. Orange lines show what moved.",
-    "retrieval": "Recall at 1, 5 and 10 in both directions, mean over the retrieval tasks; bars "
-    "are sample standard deviations over seeds.",
-    "training": "Training over the whole stream, epoch by epoch; thin lines are ends of tasks.",
+    "retrieval": "Recall at 1, 5 and 10 in both directions of every retrieval task; thin lines are "
+    "sample standard deviations over seeds, thick ones the score right after the task.",
+    "training": "Training over the whole stream, epoch by epoch; thin lines are ends of tasks. The "
+    "defect says how far a step is from moving all protected points by one rotation, to first "
+    "order; the finite rotation turns points that have turned already, so its own is not 0, "
+    "although it keeps them exactly.",
 }
 
 

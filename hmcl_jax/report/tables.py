@@ -239,23 +239,32 @@ def _drift(analysis: Analysis, against: str) -> dict[str, Table]:
     return found
 
 
+def _unit(measure: str) -> tuple[float, int]:
+    """Factor and digits of a hierarchy score: edges, or percent."""
+    return (1.0, 3) if measure in ("tie", "lca") else (100.0, 1)
+
+
+def _guess(measure: str, value: float) -> str:
+    scale, digits = _unit(measure)
+    return f"{scale * value:.{digits}f}"
+
+
 def _hierarchy(analysis: Analysis) -> dict[str, Table]:
     trees, methods = analysis.hierarchy, analysis.geometry
     rows = [["Method", *TREE_TITLES.values()]]
     for m, method in enumerate(methods):
         cells = []
         for measure in TREE_TITLES:
-            scale, digits = (100.0, 1) if measure == "top1" else (1.0, 3)
+            scale, digits = _unit(measure)
             ends = np.mean([tree.scores[measure][m] for tree in trees], axis=0)  # (seeds, 2)
             change = scale * float((ends[:, 1] - ends[:, 0]).mean())
             cells.append(f"{spread(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
         rows.append([method, *cells])
     chance = {name: np.mean([tree.chance[name] for tree in trees]) for name in TREE_TITLES}
-    guesses = [f"{100 * c:.1f}" if n == "top1" else f"{c:.3f}" for n, c in chance.items()]
-    rows.append(["chance", *guesses])
+    rows.append(["chance", *(_guess(name, value) for name, value in chance.items())])
     titles = {TREE_TITLES[name]: said for name, said in TREE_MEASURES.items()}
     note = (
-        "Chance: uniform guesses over the classes. Top-1 in percent. "
+        "Chance: uniform guesses over the classes. TIE and LCA in edges, the others in percent. "
         + "; ".join(f"{name}: {said}" for name, said in titles.items())
         + "."
     )
@@ -273,14 +282,11 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
         for m, method in enumerate(methods):
             cells = []
             for name in TREE_TITLES:
-                scale, digits = (100.0, 1) if name == "top1" else (1.0, 3)
+                scale, digits = _unit(name)
                 first, last = scale * tree.scores[name][m].mean(axis=0)
                 cells.append(f"{last:.{digits}f} (from {first:.{digits}f})")
             each.append([tree.task, method, *cells])
-        cells = [
-            f"{100 * tree.chance[n]:.1f}" if n == "top1" else f"{tree.chance[n]:.3f}"
-            for n in TREE_TITLES
-        ]
+        cells = [_guess(name, tree.chance[name]) for name in TREE_TITLES]
         each.append([tree.task, "chance", *cells])
     found["hierarchy_tasks"] = Table(
         "Hierarchy scores of each task",

@@ -12,13 +12,17 @@ Panel = tuple[str, tuple[tuple[str, str, str], ...], bool]
 # Panels after the loss: title, drawn names with their line styles, whether the scale is a power.
 PANELS: tuple[Panel, ...] = (
     (
-        "Lorentz defect of an update",
+        "root of the Lorentz defect of a step, over the protected features",
         (("defect_before", "--", "before correction"), ("defect_after", "-", "after")),
         True,
     ),
-    ("size of the shared rotation", (("rotation", "-", ""),), True),
     (
-        "distance from the anchor",
+        "shared rotation of a step of AdamW (radians, root of the sum of squared angles)",
+        (("rotation", "-", ""),),
+        True,
+    ),
+    (
+        "distance of the heads from the task's start (Frobenius norm)",
         (("anchor_bound", "--", "its bound"), ("anchor_distance", "-", "distance")),
         True,
     ),
@@ -71,7 +75,7 @@ def draw_training(
             zeros = _draw(panel, held, looks, borders, power)
             said = ", ".join(f"{_DASHES[style]} {label}" for _, style, label in held if label)
             if zeros:
-                said += "; 0 is drawn at the lower edge"
+                said = "; ".join(filter(None, [said, "0 is drawn at the lower edge"]))
             whole = f"{title}{f' ({said})' if said else ''}"
             panel.text(0, 1.03, whole, transform=panel.transAxes, fontsize=7.5)
             for border in borders[1:-1]:
@@ -110,6 +114,8 @@ def _draw(
                 if entry is None or not np.size(entry):
                     continue
                 known = np.asarray(entry, np.float64)
+                if power and not known.any():
+                    continue  # nothing is protected yet
                 start, span = borders[t], borders[t + 1] - borders[t]
                 if known.ndim == 1:  # one number for the whole task
                     x += [start, start + span, np.nan]
