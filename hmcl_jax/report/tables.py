@@ -260,7 +260,7 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
             change = scale * float((ends[:, 1] - ends[:, 0]).mean())
             cells.append(f"{spread(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
         rows.append([method, *cells])
-    chance = {name: np.mean([tree.chance[name] for tree in trees]) for name in TREE_TITLES}
+    chance = {n: float(np.mean([tree.chance[n] for tree in trees])) for n in TREE_TITLES}
     rows.append(["chance", *(_guess(name, value) for name, value in chance.items())])
     titles = {TREE_TITLES[name]: said for name, said in TREE_MEASURES.items()}
     note = (
