@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 
 stream: $(STAMP)  ## the embedded stream: four methods, five seeds; OUT=folder, ARGS='--resume'
 	$(BIN)/python experiments/run_stream.py --config experiments/configs/pocket.toml \
-	  --out $(OUT) $(ARGS)
+	  --out $(OUT) --report $(ARGS)
 
 test: $(STAMP)  ## the default suite
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'

@@ -79,7 +79,8 @@ class StreamResult:
       details: all measures by (t, i), ``details[t][i][measure]`` a list over seeds.
       losses: mean minibatch loss, ``losses[t]`` of shape ``(seeds, epochs)``.
       seconds: per task, for learning and for evaluating.
-      logs: per task, what the method has to say, ``logs[t][figure]`` a list over seeds.
+      logs: per task, what the method has to say, ``logs[t][figure]`` a list over seeds, of numbers
+        or of lists over epochs.
       heads: at the end, with a seed axis.
       programs: how many programs were compiled for learning.
     """
@@ -284,7 +285,11 @@ class Learner:
             self._learn_task(index)
             if run is not None:
                 run.save(index + 1, self._saved(), self._record())
-            log = {figure: float(np.mean(values)) for figure, values in self.logs[-1].items()}
+            log = {
+                figure: float(np.mean(values))
+                for figure, values in self.logs[-1].items()
+                if np.ndim(values) == 1  # one per task; curves are for the report
+            }
             about = (self.method.name, task.name, index + 1, count)
             self.tell(Event("scores", *about, self.scores.copy(), log))
         if not self.knobs and not np.all(is_complete(self.scores)):
@@ -363,7 +368,7 @@ class Learner:
         self.losses.append(losses.tolist())
         self.state = self.method.end_task(self.state, self.params, self._end(index, info))
         jax.block_until_ready((self.params, self.state))
-        figures = self.method.log(self.state)
+        figures = {**fitted.figures, **self.method.log(self.state, fitted)}
         self.logs.append({name: np.asarray(x, float).tolist() for name, x in figures.items()})
         learned = time.perf_counter()
         row = []
