@@ -1,4 +1,4 @@
-"""Builds the embedded stream with sounds and heat pictures, on top of pocket16.
+"""Builds the two tasks with sounds and with heat pictures that extend pocket16.
 
     pip install -e '.[pocket-build]'
     python experiments/build_modalities.py --cache CACHE --select
@@ -76,12 +76,8 @@ def select(found: dict[str, modalities.Encoding], texts: TextTower) -> None:
 
 
 def build(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store, out: Path) -> str:
-    """Trains the new towers on their whole bases, scores all tasks and writes the store."""
-    tasks = {
-        name: modalities.excerpt(pocket[name], *sizes)
-        for name, sizes in modalities.IMAGE_TASKS.items()
-    }
-    report = {}
+    """Trains the new towers on their whole bases, scores the tasks and writes the store."""
+    tasks, report = {}, {}
     for name, encoding in found.items():
         config = encoding.extension.config
         pairs = encoding.pairs(texts)
@@ -93,8 +89,7 @@ def build(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store
             "tower": dataclasses.asdict(config),
         }
     scored = []
-    for name in modalities.ORDER:
-        task = tasks[name]
+    for name, task in tasks.items():
         heads = identity_heads([task.general, task.specific], towers.DIM)
         zero = evaluate.score(task, heads, pocket.K)
         alone = evaluate.single_task(task, pocket.K, pocket.tau)
@@ -111,7 +106,7 @@ def build(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store
         K=pocket.K,
         tau=pocket.tau,
         provenance={
-            "image tasks": f"excerpts of {pocket.name}, {pocket.fingerprint}",
+            "texts": f"in the space of {pocket.name}, {pocket.fingerprint}",
             "thermal": "a rendering of pictures (experiments/pocket/thermal.py), not a sensor's",
             **{key: json.dumps(value) for key, value in report.items()},
         },

@@ -6,27 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hmcl_jax.data.store import Task
 from pocket import encoders, evaluate, pictures, sounds, stream, thermal
 from pocket.backbone import Encoded
 from pocket.extension import ExtensionConfig, Pairs, Tower
 from pocket.pictures import Picture
 from pocket.sources import fetch
 from pocket.texttower import Chains, TextTower
-
-# From pocket16: task, train and test samples at most. Each has a licence that is clear.
-IMAGE_TASKS = {
-    "fashion": (200, 150),
-    "noto-nature": (145, 72),
-    "word-pictures": (200, 150),
-    "qd-animals": (192, 144),
-    "twemoji-places": (107, 58),
-    "fluent-groups": (200, 150),
-}
-ORDER = [
-    *("fashion", "noto-nature", "instruments", "word-pictures"),
-    *("thermal-photos", "qd-animals", "twemoji-places", "fluent-groups"),
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,25 +163,3 @@ def _copies(a: Encoded, b: Encoded) -> np.ndarray:
     """Which samples of `a` are equal or nearly equal to one of `b`."""
     near = evaluate.nearest_cosine(a["features"], b["features"]) > evaluate.NEAR_DUPLICATE
     return near | np.isin(a["hashes"], b["hashes"])
-
-
-def excerpt(task: Task, train: int, test: int) -> Task:
-    """Some samples of a task of pocket16, evenly taken, without its tree and its pictures."""
-    arrays = {}
-    for part, most in (("train", train), ("test", test)):
-        count = task.size(part)
-        rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
-        if task.kind == "classification":
-            order = np.argsort(task.arrays[f"{part}_labels"], kind="stable")
-            rows = np.sort(order[rows])  # as many of each class
-            for array in (f"{part}_features", f"{part}_labels"):
-                arrays[array] = task.arrays[array][rows]
-            continue
-        pairs = np.array(task.arrays[f"{part}_pairs"][rows])
-        for column, side in enumerate(("specific", "general")):
-            found, pairs[:, column] = np.unique(pairs[:, column], return_inverse=True)
-            arrays[f"{part}_{side}"] = task.arrays[f"{part}_{side}"][found]
-        arrays[f"{part}_pairs"] = pairs
-    if task.kind == "classification":
-        arrays["prototypes"] = task.arrays["prototypes"]
-    return dataclasses.replace(task, arrays=arrays, tree=(), scores={})
