@@ -237,8 +237,9 @@ licence; thumbnails of works under a share-alike or copyleft licence (CC BY-SA, 
 licence. Features of one work are not joined with those of another. Nothing here is for
 non-commercial use only.
 
-`pocket_modalities.zip` holds features of sounds of fluidr3 with small pictures of their spectra, and
-features of photographs of tuxpaint, rendered in the colours of heat, with small pictures of these.
+`pocket_modalities.zip` holds features of sounds of fluidr3 with small pictures of their spectra,
+and features of photographs of tuxpaint, rendered in the colours of heat, with small pictures of
+these.
 Nothing of CIFAR-10 and MNIST is in it, and nothing of timgm6mb and freepats in either file: on
 their sounds the audio tower was trained.
 
