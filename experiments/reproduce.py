@@ -8,9 +8,9 @@
 
 NAME is a config in experiments/configs/paper, which says what it needs and costs. Runs what is
 missing and goes on with what was stopped, at any moment; tables share runs. Then writes to --out
-reproduction.md (the page) and reproduction.json (all numbers). With --stream pocket the embedded
-stream stands in for the paper's data. --method-file adds your own methods to all tables; the file
-is executed.
+reproduction.html (the page), the same as reproduction.md, and reproduction.json (all numbers).
+With --stream pocket the embedded streams stand in for the paper's data. --method-file adds your own
+methods to all tables; the file is executed.
 """
 
 import argparse
@@ -24,10 +24,11 @@ from typing import Any
 
 from paper.claims import judge
 from paper.compare import HOW, OTHER, as_json, beside, markdown, verdict_rows
+from paper.page import html
 from paper.plan import NAMES, Item, Job, about_of, known_streams, read_item, streams_of
 from paper.runs import finished, run_jobs, unique
 from paper.tables import TABLES, read_tables
-from paper.views import Found, make_tables
+from paper.views import Found, make_tables, relative_change
 from rich.console import Console
 from run_stream import add_method_file, add_no_cache, open_stream
 
@@ -188,7 +189,14 @@ def make_sections(
         ]
         how = HOW if same else OTHER.format(reference=reference)
         verdicts = [verdict for table in tables for verdict in judge(table)]
-        sections.append({**title, "tables": cells, "verdicts": verdicts, "how": how})
+        section = {**title, "tables": cells, "verdicts": verdicts, "how": how}
+        if item.about["show"] == "stages":
+            section["tasks"] = next(iter(found.rows.values())).tasks
+            section["maps"] = {
+                label: relative_change(result, found.place).T
+                for label, result in found.rows.items()
+            }
+        sections.append(section)
     return sections
 
 
@@ -245,8 +253,8 @@ def write_page(
 ) -> list[Path]:
     """The page and all numbers."""
     data = json.dumps(as_json(sections, about), indent=1) + "\n"
-    page = markdown(sections, about)
-    return write_files(out, {"reproduction.md": page, "reproduction.json": data})
+    texts = {"md": markdown(sections, about), "json": data, "html": html(sections, about)}
+    return write_files(out, {f"reproduction.{ending}": text for ending, text in texts.items()})
 
 
 if __name__ == "__main__":
