@@ -99,12 +99,7 @@ def read_items(
     """Tables that can be made, the stores they need, and sections for those that cannot."""
     paths = read_stores(arguments.store)
     pocket = arguments.stream == "pocket"
-    seeds = None
-    if arguments.seeds is not None:
-        try:
-            seeds = [int(seed) for seed in arguments.seeds.split(",")]
-        except ValueError:
-            raise ConfigError(f"--seeds must be whole numbers, got {arguments.seeds!r}.") from None
+    seeds = read_seeds(arguments.seeds)
     items, stores, left_out = [], {}, []
     for name in NAMES if arguments.all else dict.fromkeys(arguments.names):
         there, missing = streams_of(name, paths, pocket)
@@ -126,6 +121,24 @@ def read_items(
         reasons = " ".join(section["missing"] for section in left_out)
         raise ConfigError(f"Nothing can be made: {reasons}")
     return items, stores, left_out
+
+
+def checkpoints_kept(
+    arguments: argparse.Namespace, stores: Mapping[str, Store], extra: Sequence[str]
+) -> set[str]:
+    """Runs of which all checkpoints stay: those of main, whose drift may be asked for later."""
+    about = about_of("main")
+    streams = [name for name in stores if name in (*about["streams"], about["pocket"])]
+    seeds = read_seeds(arguments.seeds)
+    return set(unique(read_item("main", name, arguments.set, extra, seeds) for name in streams))
+
+
+def read_seeds(text: str | None) -> list[int] | None:
+    """Whole numbers, separated by commas."""
+    try:
+        return None if text is None else [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds must be whole numbers, got {text!r}.") from None
 
 
 def _left_out(name: str, stream: str, why: str) -> dict[str, Any]:
@@ -213,7 +226,8 @@ def main() -> None:
         if arguments.plan:
             return
         with ProgressView(tuple(jobs), Console()) as view:
-            results, failures = run_jobs(jobs, stores, out, view)
+            whole = checkpoints_kept(arguments, stores, extra)
+            results, failures = run_jobs(jobs, stores, out, view, whole)
         sections = make_sections(items, stores, results, failures, arguments)
         about = {
             "lead": lead(arguments, stores),

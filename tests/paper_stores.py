@@ -64,8 +64,18 @@ def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0)
     return _write(path, tasks, backbone, {**ORDERS["hmcl16"]})
 
 
-def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=1):
-    """The stream with an audio and a thermal task: 13 classification and 4 retrieval tasks."""
+def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=1, only=None):
+    """The stream with an audio and a thermal task: 13 classification and 4 retrieval tasks.
+
+    Args:
+      path: where to write.
+      backbone: name of the store.
+      scale: share of the paper's numbers of pictures.
+      dim: of the points.
+      most_classes: upper limit of a task's classes, for haste.
+      seed: of everything.
+      only: names of the tasks to write. Default: all.
+    """
     rng = np.random.default_rng(seed)
     tasks = [
         classification(rng, e, scale, dim, most_classes)
@@ -76,6 +86,7 @@ def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, see
     ]
     tasks.insert(4, retrieval(rng, "sounds", 5000, 2000, scale, dim, "audio"))
     tasks.insert(9, retrieval(rng, "heat", 5000, 2000, scale, dim, "thermal"))
+    tasks = [task for task in tasks if only is None or task.name in only]
     return _write(path, tasks, f"{backbone}-modalities", {})
 
 

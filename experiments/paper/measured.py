@@ -45,7 +45,8 @@ def protected_ranks(store: Store, variance: float, min_rank: int) -> dict[str, l
     ranks: dict[str, list[int]] = {modality: [] for modality in stage.params}
     for name in store.orders["canonical"][:-1]:
         stage = stage.seen(store[name])
-        found = protect(stage.state.shared, stage.params, variance=variance, min_rank=min_rank)
+        heads = {modality: W[0] for modality, W in stage.params.items()}
+        found = protect(stage.state.shared, heads, variance=variance, min_rank=min_rank)
         for modality, rank in found.rank.items():
             ranks[modality].append(int(rank))
     return ranks

@@ -1,7 +1,8 @@
 """Runs what is missing, and goes on with what was stopped."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from hmcl_jax.continual import Event, SavedRun, StreamResult, read_runs, run_stream
@@ -27,10 +28,13 @@ def run_jobs(
     stores: Mapping[str, Store],
     out: Path,
     listener: Callable[[Event], None] | None = None,
+    whole: Collection[str] = (),
 ) -> tuple[dict[str, StreamResult], dict[str, str]]:
     """Results of all jobs, by folder, and what went wrong with those that diverged.
 
-    Jobs that are done are read back; others begin, or go on where they were stopped.
+    Jobs that are done are read back; others begin, or go on where they were stopped. Of a job that
+    is done only the last checkpoint stays, unless its folder is among `whole`: all of them together
+    take ten times as much room.
     """
     results, failures = {}, {}
     for folder, job in jobs.items():
@@ -52,9 +56,19 @@ def run_jobs(
                 listener=tell,
             )
             results[folder] = found[job.method]
+            if folder not in whole:
+                keep_last(out / RUNS / folder / job.method / STEPS)
         except FloatingPointError as error:
             failures[folder] = str(error)
     return results, failures
+
+
+def keep_last(steps: Path) -> None:
+    """Removes all checkpoints of a finished run but the last."""
+    last = latest_step(steps)
+    for step in steps.iterdir():
+        if step.name.isdigit() and int(step.name) < (last or 0):
+            shutil.rmtree(step)
 
 
 def saved(jobs: Mapping[str, Job], store: Store, out: Path) -> dict[str, SavedRun]:
