@@ -15,6 +15,7 @@ from hmcl_jax.report.markup import Markup, element, escape, join
 
 LEVELS = 12  # of colour, on either side of 0
 NUMBER = re.compile(r"[-+\u2212]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
 PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png"}
 # Ends and middles of the colour scale, (light, dark): worse, none, better.
 SCALE = {
@@ -84,7 +85,7 @@ def table(
             scope="col",
             aria_sort="none",
             title=(about or {}).get(str(name)),
-            class_=None if i == 0 or not _numeric(numbers, i) else "number",
+            class_=None if i == 0 or not _numeric(body, i) else "number",
         )
         for i, name in enumerate(header)
     ]
@@ -92,19 +93,24 @@ def table(
     for row, values in zip(body, numbers, strict=True):
         cells = [element("th", element("bdi", row[0]), scope="row", data_value=values[0])]
         for i, (cell, value) in enumerate(zip(row[1:], values[1:], strict=True), 1):
-            kinds = ["number"] * _numeric(numbers, i)
+            kinds = ["number"] * _numeric(body, i)
             kinds += ["best"] * (value is not None and winners.get(i) == value)
             kind = " ".join(kinds) or None
             cells.append(element("td", _cell(cell), data_value=value, class_=kind))
         lines.append(element("tr", *cells))
     made = element(
         "table",
-        element("caption", caption),
+        element("caption", element("span", caption)),
         element("thead", element("tr", *heads)),
         element("tbody", *lines),
         class_="sortable",
     )
     return join(scroll(made, caption), _note(note))
+
+
+def true_minus(text: str) -> str:
+    """Text whose negative numbers have a minus sign, not a hyphen."""
+    return MINUS.sub("\u2212", text)
 
 
 def _number(cell: object) -> float | None:
@@ -115,19 +121,37 @@ def _number(cell: object) -> float | None:
     return leading_number(str(cell))
 
 
-def _numeric(numbers: Sequence[Sequence[float | None]], column: int) -> bool:
-    return any(row[column] is not None for row in numbers)
+def _numeric(body: Sequence[Sequence[object]], column: int) -> bool:
+    """Whether a column holds numbers and nothing else."""
+    known = [_number(row[column]) for row in body if row[column] != ""]
+    return bool(known) and None not in known
 
 
 def _cell(cell: object) -> object:
-    """Spaces inside a number do not break the line; a change in brackets is smaller."""
+    """A number does not break the line and has a true minus; what is in brackets is smaller."""
     if isinstance(cell, Markup) or _number(cell) is None:
         return cell
-    main, bracket, rest = str(cell).partition(" (")
-    plain = element("span", main.replace(" ", "\u00a0"))
-    if not bracket:
-        return plain
-    return join(plain, " ", element("small", f"({rest}".replace(" ", "\u00a0")))
+    text = true_minus(str(cell)).replace(" ", "\u00a0")
+    main, bracket, rest = text.partition("\u00a0(")
+    plain = element("span", main)
+    return join(plain, " ", element("small", f"({rest}")) if bracket else plain
+
+
+def facts(pairs: Sequence[tuple[str, object]], caption: str) -> Markup:
+    """Names and values, one below the other.
+
+    Args:
+      pairs: of them.
+      caption: what they are about.
+
+    Returns:
+      The HTML.
+    """
+    listed = [
+        element("div", element("dt", name), element("dd", value), class_="fact")
+        for name, value in pairs
+    ]
+    return join(element("h3", caption), element("dl", *listed))
 
 
 def scroll(content: object, label: str, kind: str = "scroll") -> Markup:
@@ -244,7 +268,7 @@ def heat_map(
             )
             reached = True
         lines.append(element("tr", *cells, role="row"))
-    made = element("table", element("caption", caption), *lines, class_="map", role="grid")
+    made = element("table", element("caption", element("span", element("bdi", caption))), *lines, class_="map", role="grid")
     return element("div", scroll(made, caption), class_="heat")
 
 
@@ -271,7 +295,7 @@ def scale_css() -> str:
     rules = []
     for level in range(-LEVELS, LEVELS + 1):
         pairs = [_colour(level / LEVELS, dark) for dark in (0, 1)]
-        inks = ["#fff" if _luminance(colour) < 0.18 else "#111" for colour in pairs]
+        inks = ["#fff" if _luminance(colour) < 0.179 else "#000" for colour in pairs]
         rules.append(
             f".{_level(level)}{{background:light-dark({pairs[0]},{pairs[1]});"
             f"color:light-dark({inks[0]},{inks[1]})}}"
@@ -291,7 +315,7 @@ def _colour(share: float, dark: int) -> str:
 
 
 def _luminance(colour: str) -> float:
-    """WCAG's relative luminance: white text is the better one below 0.18."""
+    """WCAG's relative luminance: white text is the better one below 0.179."""
     c = _rgb(colour) / 255
     linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
@@ -335,7 +359,7 @@ def cards(facts: Sequence[tuple[str, str, object]]) -> Markup:
             element(
                 "div",
                 element("p", title, class_="what"),
-                element("p", number, class_="figure"),
+                element("p", *_figure(number), class_="figure"),
                 element("p", text, class_="about"),
                 class_="card",
             )
@@ -343,6 +367,11 @@ def cards(facts: Sequence[tuple[str, str, object]]) -> Markup:
         ),
         class_="cards",
     )
+
+
+def _figure(number: str) -> tuple[object, ...]:
+    main, sign, rest = true_minus(number).replace(" ", "\u00a0").partition("\u00a0±")
+    return (main, " ", element("small", f"±{rest}")) if sign else (main,)
 
 
 def details(summary: str, *content: object) -> Markup:
@@ -355,6 +384,7 @@ def traversal(
     paths: Mapping[str, Sequence[Sequence[str]]],
     columns: Sequence[str],
     thumbnail: bytes | None = None,
+    bare: bool = False,
 ) -> Markup:
     """Walks from one picture to the root: one line per method, steps side by side.
 
@@ -363,6 +393,7 @@ def traversal(
       paths: by method, one path for each of `columns`.
       columns: what the paths are.
       thumbnail: the picture, a JPEG or PNG file.
+      bare: whether neither a picture nor a word on its absence is shown.
 
     Returns:
       The HTML.
@@ -380,12 +411,13 @@ def traversal(
         lines.append(element("tr", element("th", element("bdi", method), scope="row"), *cells))
     made = element(
         "table",
-        element("caption", element("bdi", title)),
+        element("caption", element("span", element("bdi", title))),
         element("thead", element("tr", *head)),
         element("tbody", *lines),
         class_="walks",
     )
-    return element("div", shown, scroll(made, f"Walks from {title}"), class_="traversal")
+    box = scroll(made, f"Walks from {title}")
+    return box if bare else element("div", shown, box, class_="traversal")
 
 
 def _walk(path: Sequence[str]) -> Markup:
