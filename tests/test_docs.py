@@ -2,6 +2,8 @@
 
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,15 @@ def test_every_page_is_in_the_table_of_contents():
     text = (ROOT / "docs" / "README.md").read_text("utf8")
     for page in PAGES:
         assert page.name == "README.md" or f"({page.name})" in text
+
+
+@pytest.mark.slow
+def test_the_reference_is_built_without_network(tmp_path):
+    pytest.importorskip("pdoc", reason="the extra docs is not installed")
+    script = ROOT / "docs" / "build_api.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "hmcl_jax" / "projection.html").read_text("utf8")
+    assert "closest_admissible" in page
+    for path in tmp_path.rglob("*.html"):
+        assert not re.search(r'src="(?:https?:)?//', path.read_text("utf8")), path

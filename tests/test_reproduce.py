@@ -1,5 +1,6 @@
 """The paper's tables from runs: what is planned, how numbers become tables, and the command."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 
 import reproduce  # noqa: E402
 from paper.claims import judge  # noqa: E402
-from paper.compare import Cell, beside, cell_text, grid, markdown  # noqa: E402
+from paper.compare import Cell, beside, cell_text, grid, markdown, written  # noqa: E402
 from paper.measured import protected_ranks  # noqa: E402
 from paper.page import html  # noqa: E402
 from paper.plan import NAMES, about_of, known_streams, read_item, streams_of  # noqa: E402
@@ -245,6 +246,24 @@ def test_inside_means_two_of_the_papers_deviations():
     assert elsewhere.inside is None
     assert "side" not in cell_text(elsewhere)
     assert Cell("b", "m", "c", Number(38.9), Number(40.0), True).inside is None
+
+
+def test_numbers_are_written_with_the_papers_digits():
+    printed = Number(0.7869, None, 1e-4)
+    assert written(Number(0.5, 0.01), printed) == "0.5000 ± 0.0100"
+    assert written(Number(15.0, 0.44)) == "15.00 ± 0.44"
+    assert written(Number(15.0)) == "15"
+    assert written(Number(1.06, 0.0012)) == "1.060 ± 0.001"
+    assert written(Number(6.1e-5), Number(6.1e-5, None, 1e-6)) == "6.1e-05"
+    assert written(None) == "-"
+
+
+def test_other_data_have_no_papers_number_for_tasks_of_the_same_name():
+    paper = read_tables()["tab:supp_extended_per_task"]
+    row = {"mnist": Number(40.0, 1.0), "flags": Number(7.0, 1.0)}
+    ours = dataclasses.replace(paper, columns=tuple(row), blocks={"pocket": {"vanilla": row}})
+    cells = beside(ours, paper, "hycoclip-b", same=False)
+    assert [(cell.column, cell.paper) for cell in cells] == [("mnist", None), ("flags", None)]
 
 
 def test_a_page_shows_both_numbers_and_what_is_missing():

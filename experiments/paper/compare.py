@@ -1,11 +1,12 @@
 """Our tables beside the paper's: numbers, differences, verdicts; as Markdown and as plain data."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmcl_jax.report.results import markdown_rows
-from paper.claims import Verdict, shown
+from paper.claims import Verdict
 from paper.tables import Number, Table
 
 WIDE = 7  # tables with more columns are turned: their columns become rows
@@ -67,7 +68,8 @@ def beside(ours: Table, paper: Table | None, reference: str, same: bool) -> list
     cells = []
     for block, rows in ours.blocks.items():
         printed: Mapping[str, Mapping[str, Number]] = {}
-        if paper is not None:
+        # Elsewhere the paper's numbers are of use only where the columns mean the same.
+        if paper is not None and (same or set(paper.columns) <= set(ours.columns)):
             names = (block, reference, next(iter(paper.blocks)))
             printed = next(paper.blocks[name] for name in names if name in paper.blocks)
         extra = [
@@ -88,16 +90,17 @@ def written(number: Number | None, like: Number | None = None) -> str:
     if number is None:
         return "-"
     unit = number.unit or (like.unit if like else 0)
-    places = len(f"{unit:.10f}".rstrip("0").partition(".")[2]) if 1e-4 <= unit < 1 else None
-
-    def digits(value: float) -> str:
-        if unit >= 1 or (unit == 0 and value == int(value) and abs(value) < 1e6):
-            return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
-        return shown(value) if places is None else f"{value:.{places}f}"
-
-    if number.std is None:
-        return digits(number.mean)
-    return f"{digits(number.mean)} ± {digits(number.std)}"
+    size = abs(number.mean)
+    if 0 < unit < 1:
+        places = round(-math.log10(unit))
+    elif number.std is None and number.mean == round(number.mean):
+        places = 0
+    else:
+        places = 2 if size >= 10 else 3
+    if size < 0.01 and number.std is None and number.mean:  # such as a p-value
+        return f"{number.mean:.2g}"
+    text = f"{number.mean:.{places}f}"
+    return text if number.std is None else f"{text} ± {number.std:.{places}f}"
 
 
 def cell_text(cell: Cell, line: str = "<br>") -> str:
@@ -140,7 +143,8 @@ def markdown(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) ->
     lines = ["# Reproduction of the paper's tables", "", about["lead"], ""]
     if verdicts:
         lines += ["## Claims", "", f"{held} of {len(verdicts)} verdicts: holds.", ""]
-        lines += [markdown_rows(verdict_rows(verdicts)), ""]
+        rows = verdict_rows(verdicts)
+        lines += [_line(rows[0]), "|---" * len(rows[0]) + "|", *map(_line, rows[1:]), ""]
     for section in sections:
         lines += [f"## {section['title']}: {section['stream']}", ""]
         if "missing" in section:
@@ -157,6 +161,11 @@ def markdown(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) ->
     for found in about["inconsistencies"]:
         lines += [f"- {found['where']}. {found['says']} But: {found['but']}"]
     return "\n".join(lines) + "\n"
+
+
+def _line(row: Sequence[str]) -> str:
+    """A row of a table whose cells are too long to be lined up."""
+    return f"| {' | '.join(row)} |"
 
 
 def as_json(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> dict[str, Any]:
