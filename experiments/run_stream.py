@@ -8,7 +8,8 @@
     python experiments/run_stream.py --mesh 2x4 --out runs/pocket          # eight devices
 
 Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
-table.tex. A run that was stopped goes on with --resume. With --distributed, all processes of a job
+table.tex; with --report also report/report.html and all figures, as experiments/analyse.py does.
+A run that was stopped goes on with --resume. With --distributed, all processes of a job
 are started with the same command, and process 0 writes.
 """
 
@@ -72,6 +73,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--list-methods", action="store_true", help="print the methods and their settings"
     )
     parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    parser.add_argument(
+        "--report", action="store_true", help="analyse the runs afterwards, into OUT/report"
+    )
     add_no_cache(parser)
     found = parser.parse_args(arguments)
     if not found.out and not found.list_methods:
@@ -145,6 +149,28 @@ def open_stream(stream: str) -> Store:
     return read_store(stream)
 
 
+def check_before_report(arguments: argparse.Namespace) -> None:
+    """Refuses what would stop a report, before anything is trained."""
+    from hmcl_jax.report.canvas import pyplot
+
+    from hmcl_jax.report.writing import check_report
+
+    pyplot()
+    check_report(Path(arguments.out) / "report", replace=arguments.resume)
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    """Analyses what was written."""
+    import analyse
+
+    options = [arguments.out, *(["--replace"] if arguments.resume else [])]
+    options += ["--stream", arguments.stream] if arguments.stream else []
+    try:
+        analyse.make_report(analyse.parse(options), console)
+    except (StoreError, RunError, ValueError, OSError) as error:
+        sys.exit(f"run_stream: the results are written, but the report is not: {error}")
+
+
 def main() -> None:
     arguments = parse()
     try:
@@ -171,6 +197,8 @@ def main() -> None:
         console = Console(quiet=not is_first())
         experiment, store, order = in_all(prepare)
         in_first(lambda: check_results(arguments.out, experiment.methods, arguments.resume))
+        if arguments.report:
+            in_first(lambda: check_before_report(arguments))
         with ProgressView(experiment.methods, console) as view:
             results = run_stream(
                 store,
@@ -190,7 +218,7 @@ def main() -> None:
             **compiling.described(),
         }
         written = in_first(lambda: write_results(arguments.out, results, about))
-    except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
+    except (ConfigError, StoreError, RunError, FloatingPointError, ImportError, OSError) as error:
         sys.exit(f"run_stream: {error}")
     except KeyboardInterrupt:
         print("\nrun_stream: stopped; go on with --resume.", file=sys.stderr)
@@ -203,6 +231,8 @@ def main() -> None:
         f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"
     )
     print(f"wrote {', '.join(map(str, written))}")
+    if arguments.report:
+        report(arguments, console)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,9 @@ def hostile_store(rng) -> Store:
 
 def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult:
     count = len(store)
-    scores = np.where(np.tri(count, dtype=bool), rng.uniform(0.2, 0.9, (len(seeds), count, count)), np.nan)
+    scores = np.where(
+        np.tri(count, dtype=bool), rng.uniform(0.2, 0.9, (len(seeds), count, count)), np.nan
+    )
     details = []
     for t in range(count):
         row = []

@@ -188,6 +188,13 @@ def test_results_that_are_damaged_say_what_to_do(copy, store):
     assert "Scores of hmcl_ca are not shown" in found.lacking[0]
 
 
+def test_results_without_details_have_no_table_of_recall(found):
+    blank = {n: dataclasses.replace(r, details=[{}] * 4) for n, r in found.results.items()}
+    tables = all_tables(dataclasses.replace(found, results=blank))
+    assert "retrieval" not in tables
+    assert "methods" in tables
+
+
 def test_old_results_without_logs_are_read(copy):
     path = copy / "results.json"
     made = json.loads(path.read_text())

@@ -8,9 +8,14 @@ from report_runs import HOSTILE
 
 from hmcl_jax.report import widgets
 from hmcl_jax.report.markup import Markup, element, escape, join
-from hmcl_jax.report.page import Optional, Page
+from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.widgets import Scale, heat_map, leading_number, picture, table
 
+TAGS = (
+    "html head meta title style body header div h1 h2 h3 p nav ol li a main section table caption "
+    "thead tbody tr th td button span bdi i img figure figcaption details summary script small dl "
+    "dt dd"
+)
 VOID = ("br", "img", "meta")
 JPEG, PNG = b"\xff\xd8\xff\xe0 picture", b"\x89PNG picture"
 
@@ -54,14 +59,12 @@ def test_any_text_is_shown_as_it_is(name):
     scale = Scale(2.0, "", name, name)
     page.add(name, heat_map(np.ones((1, 1)), [name], [name], name, scale), scale.legend())
     page.add(name, widgets.traversal(name, {name: [[name], [name]]}, [name, name], JPEG))
-    page.add(name, picture(PNG, name, name), widgets.details(name, name), widgets.cards([(name,) * 3]))
+    page.add(
+        name, picture(PNG, name, name), widgets.details(name, name), widgets.cards([(name,) * 3])
+    )
     read = Reader(page.html())
-    assert {tag for tag, _ in read.tags} <= {
-        *("html", "head", "meta", "title", "style", "body", "header", "div", "h1", "h2", "p", "nav"),
-        *("ol", "li", "a", "main", "section", "table", "caption", "thead", "tbody", "tr", "th", "td"),
-        *("button", "span", "bdi", "i", "img", "figure", "figcaption", "details", "summary"),
-        *("script", "small"),
-    }
+    tags = {tag for tag, _ in read.tags}
+    assert tags <= set(TAGS.split())
     assert len(read.all("script")) == len(read.all("style")) == 1
     assert not [a for _, a in read.tags if any(key.startswith("on") for key in a)]
     assert read.text.count(shown(name)) > 12
@@ -124,7 +127,14 @@ def test_a_heat_map_tells_its_values_and_has_one_stop_for_the_tab_key():
     cells = read.all("td")
     assert [a.get("tabindex") for a in cells] == ["0", "-1", "-1", None, "-1", "-1"]
     assert [a.get("aria-label") for a in cells] == [
-        *("r, a: 0.0 %", "r, b: \u221250.0 %", "r, c: +7.2 %", None, "s, b: 0.0 %", "s, c: +100.0 %")
+        *(
+            "r, a: 0.0 %",
+            "r, b: \u221250.0 %",
+            "r, c: +7.2 %",
+            None,
+            "s, b: 0.0 %",
+            "s, c: +100.0 %",
+        )
     ]
     assert [a["class"] for a in cells] == ["hp0", "hm12", "hp2", "empty", "hp0", "hp12"]
     with pytest.raises(ValueError, match=r"shape \(2, 2\).*got shape \(2, 3\)"):
@@ -178,8 +188,8 @@ def test_the_policy_admits_our_script_alone():
 
 def test_a_page_that_is_too_large_leaves_out_the_largest():
     page = Page("t", "l", largest=40_000)
-    page.add("a", Optional(Markup("x" * 9_000), "small is out"), "kept")
-    page.add("b", Optional(Markup("y" * 60_000), "large is out"))
+    page.add("a", Large(Markup("x" * 9_000), "small is out"), "kept")
+    page.add("b", Large(Markup("y" * 60_000), "large is out"))
     made = page.html()
     assert len(made.encode()) <= 40_000
     assert "large is out" in made

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,9 +20,9 @@ from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.continual.saved import SavedRun
 from hmcl_jax.data.store import Store
-from hmcl_jax.evaluation import Drift, Norms, measure_drift
+from hmcl_jax.evaluation import Drift, Norms, Tree, TreePoints, measure_drift
 from hmcl_jax.report.reading import SavedResults, read_results
-from hmcl_jax.report.trees import Hierarchy, TreePoints, class_trees, measure_trees
+from hmcl_jax.report.trees import Hierarchy, MeasuredTree, class_trees, measure_trees
 from hmcl_jax.report.walks import Walk, choose_walks, measure_walks
 
 Listener = Callable[[str, int, int], None]
@@ -165,7 +164,8 @@ def analyse(
         lacking.append("Drift is of tasks that others follow; this stream has one task only.")
     if not kept and not results:
         raise RunError(" ".join(lacking))
-    hierarchy, points = _joined_trees(trees, [measured[1] for measured in kept.values()])
+    measured = [found[1] for found in kept.values()]
+    hierarchy, points = _joined_trees(trees, measured, tuple(kept), first.seeds, store.K)
     return Analysis(
         store=store,
         folders=tuple(Path(folder) for folder in folders),
@@ -279,7 +279,11 @@ def _joined_drift(parts: Sequence[Drift | None]) -> Drift | None:
 
 
 def _joined_trees(
-    trees: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]
+    trees: Mapping[str, Tree],
+    measured: Sequence[Mapping[str, MeasuredTree]],
+    methods: tuple[str, ...],
+    seeds: tuple[int, ...],
+    K: float,
 ) -> tuple[tuple[Hierarchy, ...], TreePoints | None]:
     """Trees measured method by method, side by side."""
     if not measured:
@@ -288,8 +292,10 @@ def _joined_trees(
     points = None
     for task, tree in trees.items():
         parts = [of_method[task] for of_method in measured]
-        stacked = jax.tree.map(lambda *values: np.stack(values), *(part.numbers for part in parts))
-        joined.append(Hierarchy.of(task, tree, stacked))
-        if parts[0].points is not None:
-            points = TreePoints(task, tree, parts[0].names, np.stack([p.points for p in parts]))
+        numbers = {name: np.stack([p.numbers[name] for p in parts]) for name in parts[0].numbers}
+        joined.append(Hierarchy.of(task, tree, numbers))
+        known = [part.points for part in parts if part.points is not None]
+        if known:
+            before, after = (np.stack([p[:, when] for p in known]) for when in (0, 1))
+            points = TreePoints(task, tree, parts[0].names, methods, seeds, K, before, after)
     return tuple(joined), points

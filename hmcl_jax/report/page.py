@@ -28,7 +28,7 @@ class Section:
 
 
 @dataclasses.dataclass(frozen=True)
-class Optional:
+class Large:
     """Something large that may be left out of a page.
 
     Attributes:
@@ -67,7 +67,7 @@ class Page:
         Args:
           title: its heading.
           *content: text is escaped, :class:`Markup` is not; None is left out. Of
-            :class:`Optional` parts the largest are replaced by a sentence if the page is too large.
+            :class:`Large` parts the largest are replaced by a sentence if the page is too large.
         """
         taken = {anchor for _, anchor, _ in self.sections}
         base = anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
@@ -83,7 +83,7 @@ class Page:
           ValueError: if it is too large even without what may be left out.
         """
         parts = [part for _, _, content in self.sections for part in content]
-        large = [part for part in parts if isinstance(part, Optional)]
+        large = [part for part in parts if isinstance(part, Large)]
         large.sort(key=lambda part: len(part.content.encode()))
         left_out: set[int] = set()
         made = self._made(left_out)
@@ -102,7 +102,7 @@ class Page:
         for title, anchor, content in self.sections:
             shown = []
             for part in content:
-                if isinstance(part, Optional):
+                if isinstance(part, Large):
                     out = id(part) in left_out
                     part = element("p", part.instead, class_="note") if out else part.content
                 shown.append(part)

@@ -87,7 +87,9 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
     if not is_complete(scores).all():
         raise ValueError(f"scores of {name} are not complete")
     blank: list[Any] = [{} for _ in range(tasks)]
-    lists = {key: list(entry.get(key) or blank) for key in ("details", "losses", "logs", "seconds")}
+    lists: dict[str, Any] = {
+        key: list(entry.get(key) or blank) for key in ("details", "losses", "logs", "seconds")
+    }
     for key, values in lists.items():
         if len(values) != tasks:
             raise ValueError(f"{key} of {name} must have {tasks} entries, got {len(values)}")

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hmcl_jax.evaluation import bonferroni
+from hmcl_jax.evaluation import bonferroni, relative_change
 from hmcl_jax.evaluation.drift import MEASURES
 from hmcl_jax.report import widgets
 from hmcl_jax.report.analysis import Analysis
 from hmcl_jax.report.drift import TITLES
 from hmcl_jax.report.markup import Markup, element, join
-from hmcl_jax.report.page import Optional, Page
+from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.results import columns
 from hmcl_jax.report.tables import Table, all_tables, spread
 from hmcl_jax.report.trees import WHEN
@@ -26,13 +26,12 @@ CAPTIONS = {
     "point has kept its distance from the origin.",
     "depth": "Mean distance from the origin of the names at each depth of the class trees, at the "
     "end of the task and at the end of the stream.",
-    "radial_tree": "One class tree, first seed. Radius is the distance from the origin; the final "
-    "points are turned onto those of the task end by one proper rotation, and both are seen in one "
-    "projection. Lines between the two show what moved.",
+    "radial_tree": "One class tree under every method. Radius is the distance from the origin; the "
+    "final points are turned onto those of the task end by one proper rotation, and both are seen "
+    "in one projection. Lines between the two show what moved.",
     "retrieval": "Recall at 1, 5 and 10 in both directions, mean over the retrieval tasks; bars "
     "are sample standard deviations over seeds.",
     "training": "Training over the whole stream, epoch by epoch; thin lines are ends of tasks.",
-    "stages": "The same maps as a picture, for print.",
 }
 
 
@@ -102,12 +101,12 @@ class _Maker:
         found: Table = self.tables[name]
         return widgets.table(found.rows, found.caption, found.note, found.best, found.about)
 
-    def drawing(self, name: str) -> Optional | None:
+    def drawing(self, name: str) -> Large | None:
         if name not in self.drawings:
             return None
         caption = CAPTIONS[name]
         made = widgets.picture(self.drawings[name], caption, caption.partition(";")[0])
-        return Optional(made, f"Left out because the page would be too large: figures/{name}.png.")
+        return Large(made, f"Left out because the page would be too large: figures/{name}.png.")
 
     def summary(self) -> list[object]:
         facts = [*self._best("Overall"), *self._best("BWT"), *self._reduction()]
@@ -126,7 +125,8 @@ class _Maker:
         best = max(shared, key=lambda name: float(shared[name].mean()))
         about = [element("bdi", best), ", percent"]
         if self.against in found and best != self.against:
-            about += ["; ", element("bdi", self.against), " ", widgets.true_minus(spread(found[self.against], 2, 1))]
+            other = widgets.true_minus(spread(found[self.against], 2, 1))
+            about += ["; ", element("bdi", self.against), f" {other}"]
         bound = [name for name in found if name not in shared]
         if bound:
             about.append(f"; {bound[0]}, which sees all tasks at once, left out")
@@ -177,12 +177,8 @@ class _Maker:
         if not a.results:
             return []
         means = {name: result.scores.mean(axis=0) for name, result in a.results.items()}
-        change = {}
-        for name, R in means.items():
-            own = np.diagonal(R)[:, None]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                found = 100 * (R.T - own) / own  # rows are tasks, columns stages
-            change[name] = np.where(np.isfinite(found), found, np.nan)
+        # Rows are tasks, columns stages.
+        change = {name: relative_change(R).T for name, R in means.items()}
         every = np.abs(np.concatenate([c[np.isfinite(c)] for c in change.values()]))
         limit = max(5.0, 5 * float(np.ceil(np.quantile(every, 0.97) / 5)))
         scale = widgets.Scale(limit, " %")
@@ -202,17 +198,13 @@ class _Maker:
         if maps[OPEN_MAPS:]:
             rest = element("div", *maps[OPEN_MAPS:], class_="maps")
             inside = widgets.details(f"{len(maps) - OPEN_MAPS} more methods", rest)
-            parts.append(Optional(inside, "More methods are in figures/stages.png."))
-        parts.append(
-            element(
-                "p",
-                "Percent of the immediate score, from the mean of the scores over seeds; one colour "
-                f"scale for all maps, clipped at {limit:g}\u00a0%. A task whose immediate score is 0 "
-                "has no relative change and stays empty.",
-                class_="note",
-            )
+            parts.append(Large(inside, "More methods are in figures/stages.png."))
+        note = (
+            "Percent of the immediate score, from the mean of the scores over seeds; one colour "
+            f"scale for all maps, clipped at {limit:g}\u00a0%. A task whose immediate score is 0 "
+            "has no relative change and stays empty. For print: figures/stages."
         )
-        return parts
+        return [*parts, element("p", note, class_="note")]
 
     def _map(
         self, method: str, change: np.ndarray, R: np.ndarray, names: list[str], scale: widgets.Scale
@@ -320,8 +312,8 @@ class _Maker:
             return []
         how = (
             "From a picture straight to the origin, [ROOT], in 20 steps: the nearest text at each "
-            "step, repeated ones once. A good walk goes from specific to general, and is the same at "
-            f"the end of the stream as at the end of the task. Seed {a.seeds[0]}; texts are all "
+            "step, repeated ones once. A good walk goes from specific to general, and is the same "
+            f"at the end of the stream as at the end of the task. Seed {a.seeds[0]}; texts are all "
             "names of classes and class trees of the stream."
         )
         filtered = [w.paths[m][True] for w in a.walks for m in w.paths]
@@ -335,10 +327,10 @@ class _Maker:
         )
         parts: list[object] = [widgets.paragraph(how)]
         shown = [element("h3", "Nearest text"), *self._walks(False)]
-        parts.append(Optional(join(*shown), "Walks are in analysis.json."))
+        parts.append(Large(join(*shown), "Walks are in analysis.json."))
         parts += [element("h3", "Only texts that entail the point"), widgets.paragraph(entailing)]
         inside = widgets.details(f"{len(a.walks)} walks with the filter", *self._walks(True))
-        parts.append(Optional(inside, "Walks with the filter are in analysis.json."))
+        parts.append(Large(inside, "Walks with the filter are in analysis.json."))
         return parts
 
     def _walks(self, entailing: bool) -> list[Markup]:
@@ -363,9 +355,9 @@ class _Maker:
         for method, config in a.config.items():
             shared.setdefault(_plain(config), []).append(method)
         parts: list[object] = [widgets.table(rows, "Settings of each method", note)]
-        for config, methods in shared.items():
+        for text, methods in shared.items():
             whose = "all methods" if len(shared) == 1 else ", ".join(methods)
-            shown = widgets.facts(_flat(json.loads(config)), "Training settings")
+            shown = widgets.facts(_flat(json.loads(text)), "Training settings")
             parts.append(widgets.details(f"Training settings of {whose}", shown))
         return parts
 
@@ -386,7 +378,9 @@ class _Maker:
             widgets.facts(store, "Stream"),
         ]
         for place, saved in a.about.items():
-            rows = [(f"Version of {name}", value) for name, value in saved.versions.items()]
+            rows: list[tuple[str, object]] = [
+                (f"Version of {name}", value) for name, value in saved.versions.items()
+            ]
             rows += _flat({k: v for k, v in saved.about.items() if k != "experiment"})
             parts.append(widgets.facts(rows, f"Runs in {place}"))
             learn = {
@@ -405,8 +399,7 @@ class _Maker:
         return parts
 
     def conventions(self) -> list[object]:
-        rows = [table for table in self.tables.values()]
-        said = dict.fromkeys(f"{t.caption}. {t.note}" for t in rows)
+        said = [f"{table.caption}. {table.note}" for table in self.tables.values()]
         drift = ", ".join(f"{TITLES[name]}: {text}" for name, text in MEASURES.items())
         return [
             widgets.paragraph(

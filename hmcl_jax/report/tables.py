@@ -13,6 +13,7 @@ from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, method_r
 from hmcl_jax.report.trees import MEASURES as TREE_MEASURES
 
 RECALLS = (1, 5, 10)
+DIRECTIONS = ("general_to_specific", "specific_to_general")
 TREE_TITLES = {
     "top1": "Top-1",
     "tie": "TIE",
@@ -28,7 +29,7 @@ LATEX = {
     "±": r"$\pm$",
     "→": r"$\to$",
     "°": r"$^\circ$",
-    "−": "$-$",
+    "\u2212": "$-$",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 
 
@@ -108,8 +109,8 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
     if analysis.results:
         found["methods"] = _methods(analysis)
         found["tasks"] = _tasks(analysis)
-        if "retrieval" in analysis.kinds and (table := _retrieval(analysis)):
-            found["retrieval"] = table
+        if has_recall(analysis):
+            found["retrieval"] = _retrieval(analysis)
     if analysis.drift is not None:
         found |= _drift(analysis, against)
     if analysis.hierarchy:
@@ -145,11 +146,25 @@ def _tasks(analysis: Analysis) -> Table:
     )
 
 
-def _retrieval(analysis: Analysis) -> Table | None:
-    directions = ("general_to_specific", "specific_to_general")
+def has_recall(analysis: Analysis) -> bool:
+    """Whether the results hold recall in both directions, for retrieval tasks."""
+    names = [f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS]
     tasks = [i for i, kind in enumerate(analysis.kinds) if kind == "retrieval"]
-    sides = {(analysis.store[analysis.order[i]].general, "") for i in tasks}
-    general = next(iter(sides))[0] if len(sides) == 1 else "general"
+    kept = [
+        result.details[t][i]
+        for result in analysis.results.values()
+        for i in tasks
+        for t in (i, -1)
+        if len(result.details[t]) > i
+    ]
+    wanted = 2 * len(tasks) * len(analysis.results)
+    return 0 < len(kept) == wanted and all(name in held for held in kept for name in names)
+
+
+def _retrieval(analysis: Analysis) -> Table:
+    tasks = [i for i, kind in enumerate(analysis.kinds) if kind == "retrieval"]
+    sides = {analysis.store[analysis.order[i]].general for i in tasks}
+    general = sides.pop() if len(sides) == 1 else "general"
     rows = [
         [
             "Method",
@@ -158,16 +173,13 @@ def _retrieval(analysis: Analysis) -> Table | None:
     ]
     for method, result in analysis.results.items():
         cells = []
-        for direction in directions:
+        for direction in DIRECTIONS:
             for k in RECALLS:
                 measure = f"{direction}_r{k}"
-                try:
-                    final, learned = (
-                        np.mean([result.details[t(i)][i][measure] for i in tasks], axis=0)
-                        for t in (lambda i: -1, lambda i: i)
-                    )
-                except (KeyError, IndexError, TypeError):
-                    return None
+                final, learned = (
+                    np.mean([result.details[t(i)][i][measure] for i in tasks], axis=0)
+                    for t in (lambda i: -1, lambda i: i)
+                )
                 change = 100 * float(np.mean(final - learned))
                 cells.append(f"{spread(final, 1)} ({change:+.1f})")
         rows.append([method, *cells])
@@ -276,4 +288,29 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
         f"After the last task, mean over seeds; in brackets at the end of the task itself. {note}",
         about=titles,
     )
-    return found
+    return found | _depth(analysis)
+
+
+def _depth(analysis: Analysis) -> dict[str, Table]:
+    trees = [tree for tree in analysis.hierarchy if tree.radius is not None]
+    if not trees:
+        return {}
+    rows = [["Task", "Names", "Depths", *analysis.geometry]]
+    for tree in trees:
+        radius = tree.radius
+        assert radius is not None
+        cells = []
+        for correlation in np.asarray(radius.correlation):  # (seeds, 2)
+            first, last = correlation.mean(axis=0)
+            cells.append("" if np.isnan(first + last) else f"{last:.3f} ({last - first:+.3f})")
+        rows.append([tree.task, str(radius.counts.sum()), str(len(radius.depths)), *cells])
+    return {
+        "depth": Table(
+            "Rank correlation of radius with depth, by task",
+            rows,
+            "Spearman's, over the names of the class tree, of depth (edges below the root) with "
+            "distance from the origin after the last task; mean over seeds, in brackets the change "
+            "since the end of the task. 1 if every deeper name lies further out; empty if all "
+            "names have one depth.",
+        )
+    }

@@ -21,6 +21,7 @@ from hmcl_jax.evaluation import (
     make_tree,
     radius_by_depth,
 )
+from hmcl_jax.evaluation.radial import TOP
 from hmcl_jax.head import apply_head
 
 WHEN = ("task end", "final")
@@ -67,25 +68,11 @@ class Hierarchy:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TreePoints:
-    """Where the names of a class tree lie, of the first seed.
-
-    Attributes:
-      task: its name.
-      tree: of its classes.
-      names: of the points.
-      points: ``(methods, 2, names, d)``: task end and final.
-    """
-
-    task: str
-    tree: Tree
-    names: tuple[str, ...]
-    points: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredTree:
-    """One method and one task: numbers with axes (seeds, 2), and points of the first seed."""
+    """One method and one task: numbers with axes (seeds, 2).
+
+    Of the task that is drawn also the points of the names, ``(seeds, 2, n, d)``.
+    """
 
     numbers: dict[str, np.ndarray]
     names: tuple[str, ...]
@@ -110,7 +97,7 @@ def class_trees(tasks: Sequence[Task], lacking: list[str]) -> dict[str, Tree]:
       >>> from hmcl_jax.report.trees import class_trees
       >>> store = hmcl_jax.load_pocket()
       >>> print({t: len(tree.names) for t, tree in class_trees(store.tasks[:4], []).items()})
-      {'cifar10': 13, 'qd-animals': 74, 'fashion': 12}
+      {'cifar10': 13, 'qd-animals': 74, 'fashion': 13}
     """
     found = {}
     for task in tasks:
@@ -137,9 +124,9 @@ def _tree(rows: Sequence[tuple[str, str]], classes: Sequence[str]) -> Tree:
     nodes = children | {parent for _, parent in rows}
     if len(nodes - children) == 1 and nodes.issuperset(classes):
         return make_tree(rows, classes)
-    root = "[ROOT]"
+    root = TOP
     while root in nodes:
-        root = f"[{root}]"
+        root = f"({root})"
     return make_tree(rows, classes, root=root)
 
 
@@ -171,7 +158,7 @@ def measure_trees(
         if task.name not in trees:
             continue
         tree = trees[task.name]
-        heads = [run.heads(number), run.heads()]
+        heads: list[Any] = [run.heads(number), run.heads()]
         predicted = np.stack([evaluator.predictions(h, task) for h in heads], axis=1)
         # A sample that is near to nothing, because a head has burst, counts as class 0.
         labels = np.asarray(task.arrays["test_labels"], np.int64)
@@ -183,13 +170,13 @@ def measure_trees(
             points = np.stack(
                 [_points(h[task.general], features, evaluator.K) for h in heads], axis=1
             )
-            radii = np.asarray(lorentz.radius(points))
+            radii = np.asarray(lorentz.distance_to_origin(points, evaluator.K))
             by_depth = radius_by_depth(tree, radii, names)
             numbers |= {
                 field.name: np.asarray(getattr(by_depth, field.name))
                 for field in dataclasses.fields(by_depth)
             }
-            kept = points[0] if task.name == drawn else None
+            kept = points if task.name == drawn else None
         found[task.name] = MeasuredTree(numbers, names, kept)
     return found
 

@@ -68,7 +68,7 @@ def choose_walks(store: Store, tasks: Sequence[Task], pictures: int) -> Plan:
       >>> store = hmcl_jax.load_pocket()
       >>> plan = choose_walks(store, store.tasks, 4)
       >>> print([(walk.task, walk.title, walk.thumbnail is not None) for walk in plan.walks][:1])
-      [('tux-photos', 'The alpine plant hairy sandwort', True)]
+      [('tux-photos', 'An Adelaide Rosella', True)]
     """
     try:
         pool = store_pool(store)
@@ -150,9 +150,12 @@ def measure_walks(run: SavedRun, plan: Plan, K: float, kappa: float) -> list[Pat
         }
         by_filter = {}
         for entailing in FILTERS:
-            settings = {"modality": task.specific, "K": K, "kappa": kappa}
             by_filter[entailing] = compare_heads(
-                heads, features, plan.pool, entailing=entailing, **settings
+                *(heads, features, plan.pool),
+                modality=task.specific,
+                K=K,
+                kappa=kappa,
+                entailing=entailing,
             )
         for place in range(count):
             found.append(

@@ -13,6 +13,7 @@ import numpy as np
 
 from hmcl_jax.report.markup import Markup, element, escape, join
 
+SHORT = 26  # characters of a name that is kept on one line
 LEVELS = 12  # of colour, on either side of 0
 NUMBER = re.compile(r"[-+\u2212]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
@@ -91,7 +92,9 @@ def table(
     ]
     lines = []
     for row, values in zip(body, numbers, strict=True):
-        cells = [element("th", element("bdi", row[0]), scope="row", data_value=values[0])]
+        short = "short" if len(str(row[0])) <= SHORT else None
+        name = element("bdi", row[0])
+        cells = [element("th", name, scope="row", data_value=values[0], class_=short)]
         for i, (cell, value) in enumerate(zip(row[1:], values[1:], strict=True), 1):
             kinds = ["number"] * _numeric(body, i)
             kinds += ["best"] * (value is not None and winners.get(i) == value)
@@ -247,9 +250,9 @@ def heat_map(
     head += [element("th", str(j + 1), scope="col", title=n) for j, n in enumerate(columns)]
     lines, reached = [element("tr", *head, role="row")], False
     for i, name in enumerate(rows):
-        cells = [
-            element("th", element("i", str(i + 1)), " ", element("bdi", name), scope="row"),
-        ]
+        short = "short" if len(name) <= SHORT else None
+        number = element("i", str(i + 1))
+        cells = [element("th", number, " ", element("bdi", name), scope="row", class_=short)]
         for j, value in enumerate(values[i]):
             if np.isnan(value):
                 cells.append(element("td", class_="empty", role="gridcell"))
@@ -268,7 +271,13 @@ def heat_map(
             )
             reached = True
         lines.append(element("tr", *cells, role="row"))
-    made = element("table", element("caption", element("span", element("bdi", caption))), *lines, class_="map", role="grid")
+    made = element(
+        "table",
+        element("caption", element("span", element("bdi", caption))),
+        *lines,
+        class_="map",
+        role="grid",
+    )
     return element("div", scroll(made, caption), class_="heat")
 
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from hmcl_jax._versions import versions
 from hmcl_jax.continual.checkpoint import RunError
-from hmcl_jax.evaluation import Drift, Tree
+from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.report.analysis import Analysis
 from hmcl_jax.report.gallery import draw_all
 from hmcl_jax.report.results import columns
 from hmcl_jax.report.story import report_page
 from hmcl_jax.report.tables import all_tables
+from hmcl_jax.report.trees import Hierarchy
 
 FORMATS = ("png", "pdf", "svg")
 MARK = "analysis.json"
@@ -181,18 +182,17 @@ def _drift(drift: Drift, against: str) -> dict[str, Any]:
     return found
 
 
-def _hierarchy(tree: Any) -> dict[str, Any]:
+def _hierarchy(tree: Hierarchy) -> dict[str, Any]:
     return {
         "axes": ["method", "seed", "task end and final"],
         "scores": tree.scores,
         "chance": tree.chance,
+        "radius": None if tree.radius is None else dataclasses.asdict(tree.radius),
     }
 
 
 def _plain(value: Any) -> Any:
     """As JSON has it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | Tree):
-        value = dataclasses.asdict(value)
     if isinstance(value, dict) or hasattr(value, "items"):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
