@@ -43,7 +43,7 @@ def retrieval(rng, name, train, test, scale, dim, specific="image"):
     return Task(name, "retrieval", "text", specific, arrays)
 
 
-def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0):
+def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0, only=None):
     """The 16 tasks of the paper in its canonical order, with seq2 and seq3.
 
     Args:
@@ -53,6 +53,7 @@ def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0)
       dim: of the points.
       most_classes: upper limit of a task's classes, for haste.
       seed: of everything.
+      only: names of the tasks to write. Default: all.
     """
     rng = np.random.default_rng(seed)
     tasks = [
@@ -60,8 +61,13 @@ def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0)
         if e.kind == "classification"
         else retrieval(rng, e.name, e.train, e.test, scale, dim)
         for e in SUITE
+        if only is None or e.name in only
     ]
-    return _write(path, tasks, backbone, {**ORDERS["hmcl16"]})
+    names = [task.name for task in tasks]
+    others = {
+        order: [n for n in listed if n in names] for order, listed in ORDERS["hmcl16"].items()
+    }
+    return _write(path, tasks, backbone, others)
 
 
 def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=1, only=None):

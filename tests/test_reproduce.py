@@ -112,6 +112,10 @@ def test_tables_share_runs(stream):
     assert decay["mr_pre_decay_0"].folder == by_name["placement"]["mr_pre"].folder
     assert decay["vanilla_decay_1e-2"].folder != main["vanilla"].folder
     assert decay["vanilla_decay_1e-2"].train.weight_decay == 1e-2
+    # What differs in anything is not shared.
+    assert len({job.folder for job in by_name["placement"].values()}) == 7
+    for change in ({"seeds": [1]}, {"overrides": ["train.batch=3"]}):
+        assert read_item("main", stream, **change).jobs["canonical"]["vanilla"].folder not in jobs
     chosen = about_of("pullback", stream)["chosen"]
     assert by_name["pullback"][chosen].folder == main["hmcl_mr"].folder
 
