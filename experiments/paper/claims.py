@@ -48,15 +48,18 @@ class Verdict:
     def holds(self) -> bool:
         return all(check.holds for check in self.checks)
 
+    @property
+    def count(self) -> str:
+        """How many comparisons hold."""
+        return f"{sum(check.holds for check in self.checks)} of {len(self.checks)}"
+
     def numbers(self, most: int = 6) -> str:
-        """How many comparisons hold, and those that do not (or, if all do, some that do)."""
+        """The comparisons that do not hold, or, if all do, some of them."""
         failed = [check for check in self.checks if not check.holds]
-        kept = len(self.checks) - len(failed)
         shown = failed or self.checks
         parts = [_told(check) for check in shown[:most]]
         more = f"; and {len(shown) - most} more" if len(shown) > most else ""
-        intro = "not: " if failed else ""
-        return f"{kept} of {len(self.checks)}; {intro}{'; '.join(parts)}{more}"
+        return f"{'not: ' if failed else ''}{'; '.join(parts)}{more}"
 
 
 def _told(check: Check) -> str:

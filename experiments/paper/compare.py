@@ -129,10 +129,10 @@ def grid(cells: Sequence[Cell], block: str, line: str = "<br>") -> list[list[str
 
 def verdict_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
     """Claims, where they were checked, and what came out."""
-    rows = [["Claim of the paper", "Checked on", "Verdict", "Comparisons that hold, and numbers"]]
+    rows = [["Claim of the paper", "Checked on", "Verdict", "Comparisons that hold", "Numbers"]]
     for verdict in verdicts:
         said = "holds" if verdict.holds else "**does not hold**"
-        rows.append([verdict.claim, verdict.block, said, verdict.numbers()])
+        rows.append([verdict.claim, verdict.block, said, verdict.count, verdict.numbers()])
     return rows
 
 
