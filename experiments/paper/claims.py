@@ -5,6 +5,7 @@ comparison stands also on how many seeds it holds, as far as seeds are known.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from paper.tables import Number, Table
@@ -95,7 +96,7 @@ def beats(
                     continue
                 name = f"{one} vs {other}, {column}:"
                 pair = rows[one][column], rows[other][column]
-                yield compare(name, *pair, lambda a, b, c=column: table.better(c, a, b))
+                yield compare(name, *pair, functools.partial(table.better, column))
 
 
 def limit(name: str, number: Number, bound: float, better: Callable[[float, float], bool]) -> Check:

@@ -64,7 +64,7 @@ class Job:
     @property
     def folder(self) -> str:
         """Where its checkpoints are, below the folder of all runs."""
-        said = {
+        said: dict[str, Any] = {
             "settings": make_method(self.method, self.settings).described(),
             "train": dataclasses.asdict(self.train),
             "seeds": self.seeds,

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def parse_number(text: str) -> Number:
     )
 
 
-def spread(values: Sequence[float]) -> Number:
+def spread(values: Iterable[float]) -> Number:
     """A measured number, from its values over seeds."""
     known = tuple(float(value) for value in values)
     mean = sum(known) / len(known)
