@@ -26,6 +26,7 @@ from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
+from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.pocket import EMBEDDED
@@ -47,6 +48,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", help="whole numbers, separated by commas")
     parser.add_argument("--order", help="canonical, seq2, seq3, or a file with one task per line")
     parser.add_argument("--config", help="a TOML file; see experiments/configs")
+    parser.add_argument("--variant", help="which [variants.NAME] of the config, such as meru-l")
+    add_method_file(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -92,6 +95,17 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_method_file(parser: argparse.ArgumentParser) -> None:
+    """The option for methods that are not in the package."""
+    parser.add_argument(
+        "--method-file",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a Python file of yours with METHODS = {name: Entry}; it is executed; may be repeated",
+    )
+
+
 def split(option: str, text: str | None) -> list[str] | None:
     """Names separated by commas."""
     if text is None:
@@ -121,6 +135,7 @@ def read(arguments: argparse.Namespace) -> Experiment:
         arguments.config,
         overrides,
         methods=split("--methods", arguments.methods),
+        variant=arguments.variant,
         stream=arguments.stream,
         seeds=seeds,
         order=arguments.order,
@@ -160,6 +175,11 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def main() -> None:
     arguments = parse()
+    try:
+        for path in arguments.method_file:
+            load_methods(path)
+    except ConfigError as error:
+        sys.exit(f"run_stream: {error}")
     if arguments.list_methods:
         print(list_methods())
         return
