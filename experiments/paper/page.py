@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from hmcl_jax.report.page import Page
 from hmcl_jax.report.widgets import Scale, cards, details, heat_map, paragraph, table
-
 from paper.compare import Cell, grid, verdict_rows
 
 READING = (
