@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: stream test test-all bench lint format clean
+.PHONY: stream reproduce test test-all bench docs lint format clean
 OUT ?= runs/pocket
 
 $(STAMP): pyproject.toml
@@ -16,7 +16,10 @@ $(STAMP): pyproject.toml
 
 stream: $(STAMP)  ## the embedded stream: four methods, five seeds; OUT=folder, ARGS='--resume'
 	$(BIN)/python experiments/run_stream.py --config experiments/configs/pocket.toml \
-	  --out $(OUT) $(ARGS)
+	  --out $(OUT) --report $(ARGS)
+
+reproduce: $(STAMP)  ## every table of the paper on the embedded streams; goes on where it stopped
+	$(BIN)/python experiments/reproduce.py --all --stream pocket --out runs/reproduced $(ARGS)
 
 test: $(STAMP)  ## the default suite
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
@@ -28,6 +31,10 @@ BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup 
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
 	set -e; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --short; done
+
+docs: $(STAMP)  ## the reference, from docstrings, into docs/api
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python docs/build_api.py docs/api
 
 lint: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

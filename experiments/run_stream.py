@@ -8,9 +8,10 @@
     python experiments/run_stream.py --mesh 2x4 --out runs/pocket          # eight devices
 
 Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
-table.tex. A run that was stopped goes on with --resume: SIGTERM stops it at once with code 143,
-Ctrl-C with 130, and both lose only what was learned of the current task. With --distributed, all
-processes of a job are started with the same command, and process 0 writes.
+table.tex; with --report also report/report.html and all figures, as experiments/analyse.py does.
+A run that was stopped goes on with --resume: SIGTERM stops it at once with code 143, Ctrl-C with
+130, and both lose only what was learned of the current task. With --distributed, all processes of a
+job are started with the same command, and process 0 writes.
 """
 
 import argparse
@@ -22,14 +23,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hmcl_jax import load_pocket
 from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
+from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
+from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import check_results, markdown_table, write_results
@@ -41,11 +43,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stream", help="pocket (the embedded one), or the path of a store")
+    parser.add_argument(
+        "--stream", help=f"{', '.join(EMBEDDED)} (embedded), or the path of a store"
+    )
     parser.add_argument("--methods", help="names, separated by commas")
     parser.add_argument("--seeds", help="whole numbers, separated by commas")
     parser.add_argument("--order", help="canonical, seq2, seq3, or a file with one task per line")
     parser.add_argument("--config", help="a TOML file; see experiments/configs")
+    parser.add_argument("--variant", help="which [variants.NAME] of the config, such as meru-l")
+    add_method_file(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -71,6 +77,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--list-methods", action="store_true", help="print the methods and their settings"
     )
     parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    parser.add_argument(
+        "--report", action="store_true", help="analyse the runs afterwards, into OUT/report"
+    )
     add_no_cache(parser)
     found = parser.parse_args(arguments)
     if not found.out and not found.list_methods:
@@ -85,6 +94,17 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
     """The option against :func:`keep_programs`."""
     parser.add_argument(
         "--no-cache", action="store_true", help="compile anew, keep no programs for the next run"
+    )
+
+
+def add_method_file(parser: argparse.ArgumentParser) -> None:
+    """The option for methods that are not in the package."""
+    parser.add_argument(
+        "--method-file",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a Python file of yours with METHODS = {name: Entry}; it is executed; may be repeated",
     )
 
 
@@ -117,6 +137,7 @@ def read(arguments: argparse.Namespace) -> Experiment:
         arguments.config,
         overrides,
         methods=split("--methods", arguments.methods),
+        variant=arguments.variant,
         stream=arguments.stream,
         seeds=seeds,
         order=arguments.order,
@@ -124,16 +145,43 @@ def read(arguments: argparse.Namespace) -> Experiment:
 
 
 def open_stream(stream: str) -> Store:
-    """The embedded stream, or the store at a path."""
-    if stream == "pocket":
-        return load_pocket()
+    """An embedded stream, or the store at a path."""
+    if stream in EMBEDDED:
+        return EMBEDDED[stream]()
     if not stream or not Path(stream).exists():
-        raise StoreError(f"--stream must be pocket or the path of a store, got {stream!r}.")
+        names = ", ".join(EMBEDDED)
+        raise StoreError(f"--stream must be {names} or the path of a store, got {stream!r}.")
     return read_store(stream)
+
+
+def check_before_report(arguments: argparse.Namespace) -> None:
+    """Refuses what would stop a report, before anything is trained."""
+    from hmcl_jax.report.canvas import pyplot
+    from hmcl_jax.report.writing import check_report
+
+    pyplot()
+    check_report(Path(arguments.out) / "report", replace=arguments.resume)
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    """Analyses what was written."""
+    import analyse
+
+    options = [arguments.out, *(["--replace"] if arguments.resume else [])]
+    options += ["--stream", arguments.stream] if arguments.stream else []
+    try:
+        analyse.make_report(analyse.parse(options), console)
+    except (StoreError, RunError, ValueError, OSError) as error:
+        sys.exit(f"run_stream: the results are written, but the report is not: {error}")
 
 
 def main() -> None:
     arguments = parse()
+    try:
+        for path in arguments.method_file:
+            load_methods(path)
+    except ConfigError as error:
+        sys.exit(f"run_stream: {error}")
     if arguments.list_methods:
         print(list_methods())
         return
@@ -154,6 +202,8 @@ def main() -> None:
         console = Console(quiet=not is_first())
         experiment, store, order = in_all(prepare)
         in_first(lambda: check_results(arguments.out, experiment.methods, arguments.resume))
+        if arguments.report:
+            in_first(lambda: check_before_report(arguments))
         with ProgressView(experiment.methods, console) as view:
             results = run_stream(
                 store,
@@ -173,7 +223,7 @@ def main() -> None:
             **compiling.described(),
         }
         written = in_first(lambda: write_results(arguments.out, results, about))
-    except (ConfigError, StoreError, RunError, FloatingPointError) as error:
+    except (ConfigError, StoreError, RunError, FloatingPointError, ImportError) as error:
         sys.exit(f"run_stream: {error}")
     except OSError as error:
         sys.exit(f"run_stream: {error}. Once this is mended, go on with --resume.")
@@ -189,6 +239,8 @@ def main() -> None:
         f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"
     )
     print(f"wrote {', '.join(map(str, written))}")
+    if arguments.report:
+        report(arguments, console)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Hyperbolic multimodal continual learning: pure functions and Optax transformations."""
 
 from hmcl_jax import entailment, lorentz, objective
-from hmcl_jax.data.pocket import load_pocket
+from hmcl_jax.data.pocket import load_pocket, load_pocket_modalities
 from hmcl_jax.head import (
     LorentzHead,
     apply_head,
@@ -60,6 +60,7 @@ __all__ = [
     "identity_heads",
     "init_moments",
     "load_pocket",
+    "load_pocket_modalities",
     "lorentz",
     "lorentz_defect",
     "merge_moments",

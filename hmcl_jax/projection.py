@@ -321,7 +321,37 @@ def basis_image(protection: Protection) -> Matrices:
     return {m: matmul(scaled, Y.T) for m, Y in protection.coordinates.items()}
 
 
-def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> jax.Array:
+class DefectSystem(NamedTuple):
+    """What :func:`lorentz_defect` takes from a protection, the same for all steps of a task.
+
+    Attributes:
+      basis: orthonormal basis of the protected outputs, each weighed by its energy.
+      scales: their singular values.
+      rows: their right singular vectors.
+    """
+
+    basis: jax.Array
+    scales: jax.Array
+    rows: jax.Array
+
+
+def defect_system(protection: Protection) -> DefectSystem:
+    """The decomposition that :func:`lorentz_defect` needs; once per task, if there are many steps.
+
+    Args:
+      protection: the protected system.
+
+    Returns:
+      A :class:`DefectSystem`.
+    """
+    images = basis_image(protection).items()
+    points = jnp.concatenate([matmul(U, protection.energy[m]) for m, U in images], axis=1)
+    return DefectSystem(*numerical_svd(points))
+
+
+def lorentz_defect(
+    delta: Mapping[str, ArrayLike], protection: Protection, system: DefectSystem | None = None
+) -> jax.Array:
     r"""The paper's Lorentz defect of a displacement; 0 exactly if it is admissible.
 
     .. math::
@@ -334,6 +364,7 @@ def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> ja
     Args:
       delta: displacements ``{modality: (d, d + 1)}``; absent modalities count as 0.
       protection: the protected system.
+      system: what :func:`defect_system` gave for it. Default: it is computed.
 
     Returns:
       A scalar.
@@ -367,10 +398,7 @@ def lorentz_defect(delta: Mapping[str, ArrayLike], protection: Protection) -> ja
         ],
         axis=1,
     )
-    points = jnp.concatenate(
-        [matmul(U, protection.energy[m]) for m, U in basis_image(protection).items()], axis=1
-    )
-    Q, scales, rows = numerical_svd(points)
+    Q, scales, rows = defect_system(protection) if system is None else system
     joint = matmul(motion, rows.T)
     turned = _closest_skew(matmul(Q.T, joint), scales) * scales[None, :]
     outside = joint - matmul(Q, matmul(Q.T, joint))

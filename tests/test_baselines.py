@@ -52,7 +52,7 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
         )
         np.testing.assert_allclose(flat(found), 4 * flat(one(expected, seed)), rtol=2e-4, atol=1e-6)
         assert np.abs(flat(found)).max() > 0
-    assert (np.asarray(method.log(state)["penalty / loss gradient"]) > 0).all()
+    assert (np.asarray(method.log(state, None)["penalty / loss gradient"]) > 0).all()
 
 
 @pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])

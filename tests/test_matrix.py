@@ -14,6 +14,7 @@ from hmcl_jax.evaluation import (
     immediate,
     is_complete,
     overall,
+    relative_change,
     summary,
 )
 
@@ -150,3 +151,14 @@ def test_summary_refuses_what_is_not_one_matrix_per_seed():
         summary([R, changed(2, 2, NAN)])
     with pytest.raises(TypeError, match="R_per_seed must hold real numbers, got dtype"):
         summary([["0.5"]])
+
+
+def test_relative_change_is_in_percent_of_the_score_when_learned():
+    nothing = np.array([[80, NAN, NAN], [70, 0, NAN], [60, 95, 50]])
+    expected = [[0, NAN, NAN], [-12.5, 0, NAN], [-25, 500 / 90, 0]]
+    np.testing.assert_allclose(relative_change(R), expected)
+    np.testing.assert_allclose(
+        relative_change([R, nothing])[1], [[0, NAN, NAN], [-12.5, NAN, NAN], [-25, NAN, 0]]
+    )
+    with pytest.raises(ValueError, match="must be finite"):
+        relative_change(changed(2, 0, NAN))

@@ -318,7 +318,10 @@ def test_the_command(on_disk, tmp_path):
     for bad, said in (
         (["--methods", ""], "--methods must be names separated by commas, got ''"),
         (["--seeds", ","], "--seeds must be whole numbers, got ','"),
-        (["--stream", ""], "--stream must be pocket or the path of a store, got ''"),
+        (
+            ["--stream", ""],
+            "--stream must be pocket, pocket-modalities or the path of a store, got ''",
+        ),
         (["--out", ""], "--out is needed"),
     ):
         refused = run(command(on_disk, tmp_path / "other", *bad))

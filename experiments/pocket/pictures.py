@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import resvg_py
 from PIL import Image
 
 from pocket import vocabulary
@@ -60,6 +59,8 @@ def _grey(pixels: np.ndarray, side: int, invert: bool) -> np.ndarray:
 
 
 def _svg(text: str) -> np.ndarray:
+    import resvg_py  # only where something is drawn with it
+
     png = bytes(resvg_py.svg_to_bytes(svg_string=text, width=256, dpi=96, skip_system_fonts=True))
     image = Image.open(io.BytesIO(png)).convert("RGBA")
     return _square(image.crop(image.getchannel("A").getbbox()), 208)

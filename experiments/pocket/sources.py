@@ -1,4 +1,4 @@
-"""The packages that pocket16 is made of: by name, version and checksum, with their licences."""
+"""The packages of the embedded streams: by name, version and checksum, with their licences."""
 
 import dataclasses
 import hashlib
@@ -160,6 +160,30 @@ SOURCES = {
         "ISC",
         "Lucide contributors",
     ),
+    "fluidr3": Source(
+        "debian",
+        "fluid-soundfont-gm",
+        "3.1-5.3",
+        "6f531493ac4e4d9772fd96b2488ea1790af81c196135fbdd25997da0781fc60e",
+        "MIT",
+        "Frank Wen: Fluid (R3) General MIDI sound font",
+    ),
+    "timgm6mb": Source(
+        "debian",
+        "timgm6mb-soundfont",
+        "1.3-5",
+        "034abdfb296d9353433513dad5dbdcab46425ee6008fc02fe7039b46e75edc54",
+        "GPL-2.0-only",
+        "Tim Brechbill: TimGM6mb sound font",
+    ),
+    "freepats": Source(
+        "debian",
+        "freepats",
+        "20060219-4",
+        "1282628c7ec015f0d39a8b1ee58a2d942220bbad38173d005bbfbaaf36e1d6f1",
+        "GPL-2.0-or-later with an exception for compositions",
+        "The Freepats project",
+    ),
     "wordnet": Source(
         "debian",
         "wordnet-base",
@@ -203,17 +227,25 @@ SOURCES = {
 }
 
 
-LICENCES = """# Where the data of pocket16 is from
+LICENCES = """# Where the data of the embedded streams is from
 
-The code of hmcl_jax is under the licence in `LICENSE`. The file `hmcl_jax/data/pocket16.zip` holds
-features that were computed from the works below, names and captions of these works, and small
-pictures of a few hundred of them (none of CIFAR-10 and MNIST, for which no licence says that
-pictures may be passed on). Each remains under its own licence; thumbnails of works under a
-share-alike or copyleft licence (CC BY-SA, GPL) are under that licence. Features of one work are
-not joined with those of another. Nothing here is for non-commercial use only.
+The code of hmcl_jax is under the licence in `LICENSE`. The files `hmcl_jax/data/pocket16.zip` and
+`hmcl_jax/data/pocket_modalities.zip` hold features that were computed from the works below, names
+and captions of these works, and small pictures of a few hundred of them (none of CIFAR-10 and
+MNIST, for which no licence says that pictures may be passed on). Each remains under its own
+licence; thumbnails of works under a share-alike or copyleft licence (CC BY-SA, GPL) are under that
+licence. Features of one work are not joined with those of another. Nothing here is for
+non-commercial use only.
 
-`experiments/build_pocket.py` downloads each package by this name and version and checks its
-SHA-256 (in `experiments/pocket/sources.py`, from which this page is printed).
+`pocket_modalities.zip` holds features of sounds of fluidr3 with small pictures of their spectra,
+and features of photographs of tuxpaint, rendered in the colours of heat, with small pictures of
+these.
+Nothing of CIFAR-10 and MNIST is in it, and nothing of timgm6mb and freepats in either file: on
+their sounds the audio tower was trained.
+
+`experiments/build_pocket.py` and `experiments/build_modalities.py` download each package by this
+name and version and check its SHA-256 (in `experiments/pocket/sources.py`, from which this page is
+printed).
 
 | Used as | Registry, package, version | Licence | By |
 |---|---|---|---|

@@ -71,7 +71,8 @@ def _by_name(found: list[Picture], sources: tuple[str, ...], tree: list, **more)
     return _classification(found, [p.texts[0] for p in found], sources, tree, **more)
 
 
-def _retrieval(found: list[Picture], sources: tuple[str, ...]) -> TaskPlan:
+def retrieval(found: list[Picture], sources: tuple[str, ...]) -> TaskPlan:
+    """A plan with a tree of names and categories."""
     rows: dict[str, str] = {}
     for picture in found:
         chain = (picture.texts[0], *picture.category)
@@ -111,7 +112,7 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
             vocabulary.CIFAR10_TREE,
             prompts=("{}", "a photo of a {}"),
         ),
-        "tux-photos": _retrieval(
+        "tux-photos": retrieval(
             pictures.tuxpaint(folders["tuxpaint"], cartoons=False), ("tuxpaint",)
         ),
         "qd-animals": sketches("qd-animals", vocabulary.ANIMALS, 40),
@@ -121,21 +122,21 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
             vocabulary.FASHION_TREE,
             prompts=("{}", "a photo of a {}"),
         ),
-        "noto-nature": _retrieval(
+        "noto-nature": retrieval(
             emoji("noto", ["animals-nature", "food-drink"]), ("noto", "emojibase")
         ),
         "word-pictures": grouped(
             pictures.word_pictures(folders["art4apps"]), ("art4apps",), least=10
         ),
         "qd-food-plants": sketches("qd-food-plants", vocabulary.FOOD_AND_PLANTS, 40),
-        "game-icons": _retrieval(
+        "game-icons": retrieval(
             pictures.game_icons(folders["gameicons"], 2000, base_part=False), ("gameicons",)
         ),
-        "twemoji-places": _retrieval(emoji("twemoji", ["travel-places"]), ("twemoji", "emojibase")),
+        "twemoji-places": retrieval(emoji("twemoji", ["travel-places"]), ("twemoji", "emojibase")),
         "qd-vehicles-structures": sketches(
             "qd-vehicles-structures", vocabulary.VEHICLES_AND_STRUCTURES, 40
         ),
-        "openmoji-objects": _retrieval(
+        "openmoji-objects": retrieval(
             emoji("openmoji", ["objects", "activities"]), ("openmoji", "emojibase")
         ),
         "fluent-groups": grouped(
@@ -143,7 +144,7 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
             ("fluent", "emojibase"),
             least=8,
         ),
-        "fluent-people": _retrieval(
+        "fluent-people": retrieval(
             emoji("fluent", ["people-body", "smileys-emotion"]), ("fluent", "emojibase")
         ),
         "mnist": _by_name(
@@ -153,7 +154,7 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
             prompts=("the number {}", "the digit {}"),
         ),
         "qd-things": sketches("qd-things", vocabulary.THINGS, 30),
-        "flags": _retrieval(pictures.flags(folders["flags"]), ("flags",)),
+        "flags": retrieval(pictures.flags(folders["flags"]), ("flags",)),
     }
     return {name: plans[name] for name in ORDER}
 

@@ -10,7 +10,7 @@ import numpy as np
 from hmcl_jax.continual.method import Heads
 from hmcl_jax.continual.pairs import class_capacity
 from hmcl_jax.data.store import Task
-from hmcl_jax.evaluation import recall, top1
+from hmcl_jax.evaluation import predict, recall, top1
 from hmcl_jax.head import apply_head
 
 KS = (1, 5, 10)
@@ -33,12 +33,23 @@ class Evaluator:
         Top-1 for classification (and its mean over classes, ``top1_macro``); for retrieval the
         mean of R@5 in both directions (and R@1, R@5 and R@10 in each).
         """
-        if task.name not in self._tests:
-            self._tests[task.name] = jax.device_put(_padded_test(task))
         program = _classify if task.kind == "classification" else _retrieve
         heads = params[task.general], params[task.specific]
-        found = program(*heads, self._tests[task.name], K=self.K)
+        found = program(*heads, self._test(task), K=self.K)
         return {name: np.asarray(values, float) for name, values in jax.device_get(found).items()}
+
+    def predictions(self, params: Heads, task: Task) -> np.ndarray:
+        """The class that each test sample of a classification task is given, ``(seeds, n)``."""
+        if task.kind != "classification":
+            raise ValueError(f"task must be a classification task, got {task.name!r}.")
+        heads = params[task.general], params[task.specific]
+        found = _predict(*heads, self._test(task), K=self.K)
+        return np.asarray(found)[:, : task.size("test")]
+
+    def _test(self, task: Task) -> dict[str, Any]:
+        if task.name not in self._tests:
+            self._tests[task.name] = jax.device_put(_padded_test(task))
+        return self._tests[task.name]
 
 
 def _rows(count: int) -> int:
@@ -98,6 +109,18 @@ def _classify(
             for average in ("micro", "macro")
         }
         return {"score": score["micro"], "top1": score["micro"], "top1_macro": score["macro"]}
+
+    return jax.lax.map(one, (general, specific))
+
+
+@functools.partial(jax.jit, static_argnames="K")
+def _predict(
+    general: jax.Array, specific: jax.Array, test: dict[str, jax.Array], K: float
+) -> jax.Array:
+    def one(heads: tuple[jax.Array, jax.Array]) -> jax.Array:
+        prototypes = _points(heads[0], test["general"], K)
+        samples = _points(heads[1], test["specific"], K)
+        return predict(prototypes, samples, K=K, valid_prototypes=_valid(test, "general"))
 
     return jax.lax.map(one, (general, specific))
 

@@ -45,17 +45,22 @@ def read_experiment(
     overrides: Sequence[str] = (),
     *,
     methods: Sequence[str] | None = None,
+    variant: str | None = None,
     **replaced: Any,
 ) -> Experiment:
     """An experiment from a TOML file, single settings and arguments, the last ones on top.
 
     The file may hold ``stream``, ``seeds``, ``order``, a table ``[train]`` and tables
     ``[methods.NAME]`` with the method's settings (and ``method``, if NAME is not one itself).
+    Tables ``[variants.NAME]`` hold the same once more, for what differs with one stream or
+    backbone: those of the variant lie on top of the file. ``[paper]`` is for
+    experiments/reproduce.py and is not looked at here.
 
     Args:
       path: of the file; without it everything has its default.
       overrides: like ``"train.batch=256"`` or ``"methods.hmcl_mr.beta=0.1"``.
       methods: names, instead of all tables of the file.
+      variant: name of one of the file's variants. Default: the one named like the stream, if any.
       **replaced: ``stream``, ``seeds`` or ``order``, None for no change.
 
     Returns:
@@ -71,6 +76,8 @@ def read_experiment(
       ('hmcl_mr',) {'hmcl_mr': {'beta': 0.1}}
     """
     table: dict[str, Any] = {} if path is None else read_toml(path)
+    table = apply_variant(table, variant, replaced.get("stream"))
+    table.pop("paper", None)
     listed = table.get("methods", {})
     for text in overrides:
         table = merge(table, parse_override(text))
@@ -100,6 +107,43 @@ def read_experiment(
         order=table.get("order", "canonical"),
         train=from_mapping(TrainConfig(), table.get("train", {}), "train"),
     )
+
+
+def apply_variant(
+    table: Mapping[str, Any], variant: str | None = None, stream: str | None = None
+) -> dict[str, Any]:
+    """The tables of a file with those of one variant on top, and without ``variants``.
+
+    Args:
+      table: as :func:`hmcl_jax.continual.config.read_toml` gives it.
+      variant: its name. Default: the one named like the stream, if there is one.
+      stream: instead of the file's.
+
+    Returns:
+      Tables.
+
+    Raises:
+      ConfigError: if there is no such variant.
+
+    Example:
+      >>> from hmcl_jax.continual.experiment import apply_variant
+      >>> table = {"order": "seq2", "variants": {"small": {"train": {"batch": 64}}}}
+      >>> apply_variant(table, "small")
+      {'order': 'seq2', 'train': {'batch': 64}}
+    """
+    base = {key: value for key, value in table.items() if key != "variants"}
+    variants = table.get("variants", {})
+    if not isinstance(variants, Mapping) or not all(
+        isinstance(value, Mapping) for value in variants.values()
+    ):
+        raise ConfigError(f"variants must be tables [variants.NAME], got {variants!r}.")
+    if variant is None:
+        name = base.get("stream", "pocket") if stream is None else stream
+        return merge(base, variants.get(name, {}) if isinstance(name, str) else {})
+    if variant not in variants:
+        known = ", ".join(variants) or "none"
+        raise ConfigError(f"variant must be one of the file's ({known}), got {variant!r}.")
+    return merge(base, variants[variant])
 
 
 def read_order(order: str, known: Sequence[str]) -> str | list[str]:

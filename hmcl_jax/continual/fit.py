@@ -54,12 +54,14 @@ class Fitted(NamedTuple):
       params: heads, with a seed axis.
       opt_state: likewise.
       losses: mean loss of a minibatch, ``(seeds, epochs)``.
+      figures: what the method measures of the last step of every epoch, likewise.
       seen: of bad numbers, with a seed axis; its `inner` is empty.
     """
 
     params: Heads
     opt_state: Any
     losses: jax.Array
+    figures: dict[str, jax.Array]
     seen: GuardState | None = None
 
 
@@ -151,18 +153,19 @@ class Fitter:
         rows = minibatch_rows(count, self.config.batch)
         work = len(seeds) * count * data.specific.shape[1] ** 2 * 6.0
         most = epochs if work * epochs < LONG else max(1, int(epochs * LONG / (work * epochs)))
-        losses = []
+        measured = []
         for first in range(0, epochs, most):
             chosen = range(first, min(first + most, epochs))
             orders = layout.spread(draw_orders(seeds, index, chosen, count, len(padded.pairs)))
             arguments = (params, opt_state, own, orders)
             rest = (state.shared, padded, layout.copy(np.int32(count)))
-            params, opt_state, loss, _ = self._run(info, rows, arguments, rest)
-            losses.append(loss)
+            params, opt_state, *found, _ = self._run(info, rows, arguments, rest)
+            measured.append(found)
             if most < epochs:
-                jax.block_until_ready(loss)
+                jax.block_until_ready(found)
                 self.tell(chosen[-1] + 1, epochs)
-        return layout.whole(Fitted(params, opt_state, jnp.concatenate(losses, axis=1)))
+        joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *measured)
+        return layout.whole(Fitted(params, opt_state, *joined))
 
     def _run(self, info: TaskInfo, rows: int, arguments: Any, rest: Any) -> Fitted:
         program = self.program("task", info, rows)
@@ -215,7 +218,7 @@ def _fit_one(
 ) -> Fitted:
     """The training of one seed on one task."""
     state = own._replace(shared=shared)
-    tx = method.transform(info.config, info)
+    tx, watch = method.transform(info.config, info), method.watch(opt_state, info)
     minibatches = -(-count // rows)
 
     def epoch(carry: Any, order: jax.Array) -> Any:
@@ -232,16 +235,17 @@ def _fit_one(
         params, opt_state = carry
         if info.config.step == "minibatch":
             return step_each(
-                *(method, tx, info, params, opt_state, state),
+                *(method, tx, watch, info, params, opt_state, state),
                 *(data.general, fetch, minibatches),
             )
         gradient, loss = step_gradient(
             method, info, params, state, data.general, fetch, minibatches, data_axis
         )
-        return apply_gradient(tx, gradient, params, opt_state), loss / minibatches
+        *carry, figures = apply_gradient(tx, watch, gradient, params, opt_state)
+        return tuple(carry), (loss / minibatches, figures)
 
-    (params, opt_state), losses = jax.lax.scan(epoch, (params, opt_state), orders)
-    return Fitted(params, opt_state, losses)
+    (params, opt_state), measured = jax.lax.scan(epoch, (params, opt_state), orders)
+    return Fitted(params, opt_state, *measured)
 
 
 def _chunk_fetch(
@@ -304,8 +308,11 @@ def _steps_of_chunk(
     del data_axis
     fetch = _chunk_fetch(rows, fed, offset, count)
     state, tx = own._replace(shared=shared), method.transform(info.config, info)
-    carry, mean = step_each(method, tx, info, params, opt_state, state, general, fetch, minibatches)
-    return carry, mean * minibatches
+    watch = method.watch(opt_state, info)
+    carry, (mean, figures) = step_each(
+        method, tx, watch, info, params, opt_state, state, general, fetch, minibatches
+    )
+    return carry, (mean * minibatches, figures)
 
 
 def _step_of_epoch(
@@ -319,13 +326,13 @@ def _step_of_epoch(
     gradients: tuple[Heads, ...],
     shared: Any,
     minibatches: jax.Array,
-) -> tuple[Heads, Any]:
+) -> tuple[Heads, Any, dict[str, jax.Array]]:
     del rows, data_axis
     tx, state = method.transform(info.config, info), own._replace(shared=shared)
     gradient = gradients[0]
     if not method.per_minibatch:
         gradient = method.combine(gradients, params, state, minibatches, info)
-    return apply_gradient(tx, gradient, params, opt_state)
+    return apply_gradient(tx, method.watch(opt_state, info), gradient, params, opt_state)
 
 
 def _point_of_stage(
@@ -422,7 +429,7 @@ def _fit_in_chunks(
     nothing = jnp.zeros(len(seeds), next(iter(params.values())).dtype)
     zero, nothing = layout.spread((zero, nothing))
     count = layout.copy(np.int32(minibatches))
-    losses = []
+    measured = []
     for epoch in range(config.schedule(info.kind).epochs):
 
         def fed_by(name: str, epoch: int = first_epoch + epoch) -> Iterator[tuple[Any, ...]]:
@@ -431,10 +438,10 @@ def _fit_in_chunks(
                 for fed, rest in _chunks(part, seeds, epoch):
                     yield program, layout.deal(fed, part.rows), layout.copy(rest)
 
-        total = nothing
+        total, figures = nothing, {}
         if config.step == "minibatch":
             for program, fed, rest in fed_by("steps"):
-                (params, opt_state), loss = program(
+                (params, opt_state), (loss, figures) = program(
                     params, opt_state, own, fed, state.shared, *rest
                 )
                 total = total + loss
@@ -449,8 +456,11 @@ def _fit_in_chunks(
             gradients = (*gradients, sums[0])
         if gradients:
             step = fitter.program("step", info, rows)
-            params, opt_state = step(params, opt_state, own, gradients, state.shared, count)
-        losses.append(total / minibatches)
-        jax.block_until_ready(losses[-1])
+            params, opt_state, figures = step(
+                params, opt_state, own, gradients, state.shared, count
+            )
+        measured.append((total / minibatches, figures))
+        jax.block_until_ready(measured[-1])
         fitter.tell(epoch + 1, config.schedule(info.kind).epochs)
-    return Fitted(params, opt_state, jnp.stack(losses, axis=1))
+    joined = jax.tree.map(lambda *parts: jnp.stack(parts, axis=1), *measured)
+    return Fitted(params, opt_state, *joined)

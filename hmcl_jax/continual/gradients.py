@@ -16,7 +16,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from hmcl_jax import objective
-from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo
+from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo, Watch
 from hmcl_jax.head import apply_head
 
 # Number of a minibatch to its general rows, specific rows, general numbers, which are valid, and
@@ -26,11 +26,12 @@ Fetch = Callable[[jax.Array], Fetched]
 
 
 def apply_gradient(
-    tx: optax.GradientTransformation, gradient: Heads, params: Heads, opt_state: Any
-) -> tuple[Heads, Any]:
-    """One optimizer step."""
-    updates, opt_state = tx.update(gradient, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state
+    tx: optax.GradientTransformation, watch: Watch, gradient: Heads, params: Heads, opt_state: Any
+) -> tuple[Heads, Any, dict[str, jax.Array]]:
+    """One optimizer step, and what the method measures of it."""
+    updates, new_state = tx.update(gradient, opt_state, params)
+    moved = optax.apply_updates(params, updates)
+    return moved, new_state, watch(gradient, params, opt_state, moved)
 
 
 def step_gradient(
@@ -179,6 +180,7 @@ def _loss(
 def step_each(
     method: Method,
     tx: optax.GradientTransformation,
+    watch: Watch,
     info: TaskInfo,
     params: Heads,
     opt_state: Any,
@@ -187,16 +189,19 @@ def step_each(
     fetch: Fetch,
     minibatches: jax.Array,
 ) -> Any:
-    """One optimizer step per minibatch."""
+    """One optimizer step per minibatch; figures are those of the last one."""
     one = jnp.ones((), jnp.int32)
 
     def step(number: jax.Array, carry: Any) -> Any:
-        params, opt_state, total = carry
+        params, opt_state, total, _ = carry
         gradient, loss = _combined(
             method, info, params, state, general, lambda _: fetch(number), one
         )
-        return *apply_gradient(tx, gradient, params, opt_state), total + loss
+        params, opt_state, figures = apply_gradient(tx, watch, gradient, params, opt_state)
+        return params, opt_state, total + loss, figures
 
-    carry = (params, opt_state, jnp.zeros((), params[info.specific].dtype))
-    params, opt_state, total = jax.lax.fori_loop(0, minibatches, step, carry)
-    return (params, opt_state), total / minibatches
+    figures = jax.eval_shape(watch, params, params, opt_state, params)
+    figures = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), figures)
+    carry = (params, opt_state, jnp.zeros((), params[info.specific].dtype), figures)
+    params, opt_state, total, figures = jax.lax.fori_loop(0, minibatches, step, carry)
+    return (params, opt_state), (total / minibatches, figures)

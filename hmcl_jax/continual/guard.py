@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from hmcl_jax.continual.config import TrainConfig
-from hmcl_jax.continual.method import Heads, Method, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, TaskInfo, Watch
 
 ALWAYS = 2**31 - 2  # apply_if_finite gives up after so many bad steps in a row
 
@@ -97,7 +97,11 @@ def guarded(method: Method) -> Method:
         tx = method.transform(config, info)
         return guard(optax.apply_if_finite(tx, ALWAYS) if config.on_bad == "skip" else tx)
 
-    return dataclasses.replace(method, transform=transform)
+    def watch(opt_state: Any, info: TaskInfo) -> Watch:
+        measure = method.watch(plain(opt_state), info)
+        return lambda gradient, params, state, moved: measure(gradient, params, plain(state), moved)
+
+    return dataclasses.replace(method, transform=transform, watch=watch)
 
 
 def guard(tx: optax.GradientTransformation) -> optax.GradientTransformation:

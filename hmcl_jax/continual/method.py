@@ -145,9 +145,17 @@ def _here(params: Heads, gradients: tuple[Heads, ...], state: MethodState) -> He
     return params
 
 
-def _no_log(state: MethodState) -> dict[str, jax.Array]:
-    del state
+def _no_log(state: MethodState, fitted: Any) -> dict[str, jax.Array]:
+    del state, fitted
     return {}
+
+
+Watch = Callable[[Heads, Heads, Any, Heads], dict[str, jax.Array]]
+
+
+def _watch_nothing(opt_state: Any, info: TaskInfo) -> Watch:
+    del opt_state, info
+    return lambda gradient, params, opt_state, moved: {}
 
 
 def _the_gradient(
@@ -181,7 +189,11 @@ class Method:
       per_minibatch: whether stages are gone through, and combined, for every minibatch, and the
         results are summed; by default it is the sums that are combined.
       end_task: the state after a task. On the host, all seeds at once.
-      log: figures about the last task for the run's log, each ``(seeds,)``.
+      watch: from the optimizer state at a task's start, a function that measures a step:
+        ``(gradient, params, opt_state, params after it) -> {figure: scalar}``. The run's log holds
+        the figures of the last step of every epoch, each ``(seeds, epochs)``.
+      log: further figures about the last task, each ``(seeds,)`` or ``(seeds, epochs)``, from the
+        state after it and what :class:`hmcl_jax.continual.fit.Fitter` gave.
       over: which tasks a step goes over: the current ``"one"``, all ``"seen"`` or ``"all"`` of the
         stream.
       train: shared settings that are others for this method, as in a config file.
@@ -201,7 +213,8 @@ class Method:
     )
     per_minibatch: bool = False
     end_task: Callable[[MethodState, Heads, TaskEnd], MethodState] = _keep
-    log: Callable[[MethodState], dict[str, jax.Array]] = _no_log
+    watch: Callable[[Any, TaskInfo], Watch] = _watch_nothing
+    log: Callable[[MethodState, Any], dict[str, jax.Array]] = _no_log
     over: str = "one"
     train: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -92,7 +92,8 @@ class StreamResult:
       details: all measures by (t, i), ``details[t][i][measure]`` a list over seeds.
       losses: mean minibatch loss, ``losses[t]`` of shape ``(seeds, epochs)``.
       seconds: per task, for learning and for evaluating.
-      logs: per task, what the method has to say, ``logs[t][figure]`` a list over seeds.
+      logs: per task, what the method has to say, ``logs[t][figure]`` a list over seeds, of numbers
+        or of lists over epochs.
       heads: at the end, with a seed axis.
       programs: how many programs were compiled for learning.
       stopped: seeds whose numbers went bad; from that task on their scores are NaN, and their heads
@@ -253,7 +254,11 @@ class Learner:
             if run is not None:
                 run.save(index + 1, self._saved(), self._record())
             going = ~self.bad if not self.bad.all() else self.bad
-            log = {f: float(np.mean(np.asarray(x)[going])) for f, x in self.logs[-1].items()}
+            log = {
+                figure: float(np.mean(np.asarray(values)[going]))
+                for figure, values in self.logs[-1].items()
+                if np.ndim(values) == 1  # one per task; curves are for the report
+            }
             about = (self.method.name, task.name, index + 1, count)
             self.tell(Event("scores", *about, self.scores.copy(), log))
         if not self.knobs and not np.all(is_complete(self.scores[~self.bad])):
@@ -332,7 +337,7 @@ class Learner:
         self.state = self.method.end_task(self.state, self.params, self._end(index, info))
         self._accept_state(task)
         jax.block_until_ready((self.params, self.state))
-        figures = self.method.log(self.state)
+        figures = {**fitted.figures, **self.method.log(self.state, fitted)}
         self.logs.append({name: np.asarray(x, float).tolist() for name, x in figures.items()})
         learned = time.perf_counter()
         row = []

@@ -175,6 +175,32 @@ def forgetting(R: ArrayLike) -> Score:
     return (best - scores[..., -1, :-1]).mean(axis=-1)
 
 
+def relative_change(R: ArrayLike) -> NDArray[np.float64]:
+    r"""What has become of each task's score since it was learned, in percent of it.
+
+    :math:`100\,(R_{ti} - R_{ii}) / R_{ii}`, as in the paper's stage-wise figure
+    (fig:stage_task_relative_change). A mean over seeds is one of changes, not of scores.
+
+    Args:
+      R: complete scores, shape ``(..., T, T)``.
+
+    Returns:
+      Shape ``(..., T, T)``: row t, column i, 0 on the diagonal, NaN above it, and NaN throughout
+      for a task whose score was 0 when it was learned.
+
+    Example:
+      >>> import numpy as np
+      >>> from hmcl_jax.evaluation import relative_change
+      >>> print(relative_change([[0.75, np.nan], [0.5, 1.0]]).round(1))
+      [[  0.   nan]
+       [-33.3   0. ]]
+    """
+    scores = _complete("R", R)
+    learned = _diagonal(scores)[..., None, :]
+    base = np.where(learned != 0, learned, np.nan)
+    return 100 * (scores - base) / base
+
+
 class Spread(NamedTuple):
     """A measure over seeds.
 

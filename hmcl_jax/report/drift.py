@@ -33,6 +33,11 @@ def drift_table(drift: Drift, against: str = "vanilla") -> str:
     Returns:
       A Markdown table with one row per method; for the convention see :data:`CONVENTION`.
     """
+    return markdown_rows(drift_rows(drift, against))
+
+
+def drift_rows(drift: Drift, against: str = "vanilla") -> list[list[str]]:
+    """The cells of :func:`drift_table`, the header first."""
     mean = drift.mean()
     changes = -drift.reduction(against).mean(axis=1) if against in drift.methods else None
     rows = [["Method", *TITLES.values()]]
@@ -44,7 +49,7 @@ def drift_table(drift: Drift, against: str = "vanilla") -> str:
                 cell += f" ({100 * changes[index, measure]:+.0f} %)"
             cells.append(cell)
         rows.append([method, *cells])
-    return markdown_rows(rows)
+    return rows
 
 
 def drift_tests_table(drift: Drift, against: str = "vanilla", seed: int | None = None) -> str:
@@ -58,6 +63,13 @@ def drift_tests_table(drift: Drift, against: str = "vanilla", seed: int | None =
     Returns:
       A Markdown table with one row per other method; see :data:`TEST_CONVENTION`.
     """
+    return markdown_rows(drift_tests_rows(drift, against, seed))
+
+
+def drift_tests_rows(
+    drift: Drift, against: str = "vanilla", seed: int | None = None
+) -> list[list[str]]:
+    """The cells of :func:`drift_tests_table`, the header first."""
     rows = [[f"Method against {against}", *TITLES.values()]]
     for method in drift.methods:
         if method != against:
@@ -67,7 +79,7 @@ def drift_tests_table(drift: Drift, against: str = "vanilla", seed: int | None =
                 for test in tests
             ]
             rows.append([method, *cells])
-    return markdown_rows(rows)
+    return rows
 
 
 def cone_table(drift: Drift) -> str:
@@ -80,12 +92,17 @@ def cone_table(drift: Drift) -> str:
       A Markdown table with one row per method; for the columns see
       :data:`hmcl_jax.evaluation.drift.CONES`.
     """
+    return markdown_rows(cone_rows(drift))
+
+
+def cone_rows(drift: Drift) -> list[list[str]]:
+    """The cells of :func:`cone_table`, the header first."""
     mean = drift.cones.mean(axis=(1, 2))
     rows = [["Method", *(name.replace("_", " ").capitalize() for name in CONES)]]
     for method, figures in zip(drift.methods, mean, strict=True):
         shares = [f"{100 * share:.1f} %" for share in figures[:4]]
         rows.append([method, *shares, *(f"{np.rad2deg(angle):+.2f}°" for angle in figures[4:])])
-    return markdown_rows(rows)
+    return rows
 
 
 def norm_table(drift: Drift) -> str:
@@ -98,6 +115,11 @@ def norm_table(drift: Drift) -> str:
       A Markdown table with one row per method; in brackets the number of old tasks that have the
       modality whose own median is below 0.9 in the mean over seeds.
     """
+    return markdown_rows(norm_rows(drift))
+
+
+def norm_rows(drift: Drift) -> list[list[str]]:
+    """The cells of :func:`norm_table`, the header first."""
     rows = [["Method", *drift.norms]]
     for index, method in enumerate(drift.methods):
         cells = []
@@ -106,7 +128,7 @@ def norm_table(drift: Drift) -> str:
             below = int(np.sum(own[:, index].mean(axis=1) < 0.9))
             cells.append(f"{_spread(norms.contraction()[index])} ({below})")
         rows.append([method, *cells])
-    return markdown_rows(rows)
+    return rows
 
 
 def _spread(values: np.ndarray) -> str:

@@ -1,20 +1,16 @@
-"""Pictures of results, by matplotlib (the extra ``report``)."""
+"""Figures of sweeps and stores, by matplotlib (the extra ``report``)."""
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hmcl_jax.report import canvas
+from hmcl_jax.report.canvas import INK, Paths
+
 if TYPE_CHECKING:
     from hmcl_jax.evaluation.portrait import Portrait
-
-# Colour-blind safe, after Okabe and Ito; then greys.
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
-    *("#000000", "#777777", "#B0A000", "#884EA0", "#8B4513", "#C00000"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,114 +34,94 @@ class Curve:
     replay: bool = False
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError(
-            "Pictures need matplotlib: pip install 'hmcl_jax[report]' (or the package alone)."
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def draw_frontier(curves: Sequence[Curve], path: str | Path) -> None:
+def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
     """Draws immediate score against forgetting, one curve per method; up and left is better.
 
     Thin diagonals join points of equal final score, which is the one minus the other.
 
     Args:
       curves: what to draw.
-      path: of the picture; its ending says the format.
+      path: of the picture, or several; the ending says the format.
     """
-    plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(8.4, 5.6), constrained_layout=True)
-    families = list(dict.fromkeys(curve.family for curve in curves))
-    colour = {family: COLOURS[i % len(COLOURS)] for i, family in enumerate(families)}
-    for number, curve in enumerate(curves):
-        x, y = curve.forgetting.mean(axis=1), curve.immediate.mean(axis=1)
-        spread = {"xerr": _spread(curve.forgetting), "yerr": _spread(curve.immediate)}
-        axes.errorbar(
-            *(x, y),
-            **spread,
-            color=colour[curve.family],
-            linestyle="--" if curve.replay else "-",
-            marker="os^Dv<>P*X"[number % 10],
-            markersize=5,
-            linewidth=1.4,
-            elinewidth=0.7,
-            label=curve.label,
-        )
-        if len(x) > 1:
-            for end in (0, -1):
-                axes.annotate(
-                    f"{curve.values[end]:g}",
-                    (x[end], y[end]),
-                    textcoords="offset points",
-                    xytext=(4, 4),
-                    fontsize=7,
-                    color=colour[curve.family],
-                )
-    axes.margins(0.06)
-    low, high = axes.get_xlim(), axes.get_ylim()
-    for final in np.arange(np.floor(high[0] - low[1]), np.ceil(high[1] - low[0]) + 1, 2):
-        axes.axline((0, final), slope=1, color="0.88", linewidth=0.7, zorder=0)
-    axes.set_xlim(low)
-    axes.set_ylim(high)
-    axes.set_xlabel("forgetting: immediate minus final score, mean over tasks (points)")
-    axes.set_ylabel("immediate score, mean over tasks (%)")
-    axes.set_title("Stability and plasticity: up and left is better", fontsize=11)
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=150, metadata=_undated(path))
-    plt.close(figure)
+    with canvas.sheet(path) as plt:
+        figure, axes = plt.subplots(figsize=(8.4, 5.6), layout="constrained")
+        looks = canvas.looks(curve.family for curve in curves)
+        for number, curve in enumerate(curves):
+            x, y = curve.forgetting.mean(axis=1), curve.immediate.mean(axis=1)
+            spread = {
+                "xerr": canvas.spread(curve.forgetting),
+                "yerr": canvas.spread(curve.immediate),
+            }
+            axes.errorbar(
+                *(x, y),
+                **spread,
+                color=looks[curve.family].color,
+                linestyle="--" if curve.replay else "-",
+                marker="os^Dv<>P*X"[number % 10],
+                markersize=5,
+                linewidth=1.4,
+                elinewidth=0.7,
+                label=canvas.shown(curve.label, 40),
+            )
+            if len(x) > 1:
+                for end in (0, -1):
+                    axes.annotate(
+                        f"{curve.values[end]:g}",
+                        (x[end], y[end]),
+                        textcoords="offset points",
+                        xytext=(4, 4),
+                        fontsize=7,
+                        color=looks[curve.family].color,
+                    )
+        axes.margins(0.06)
+        low, high = axes.get_xlim(), axes.get_ylim()
+        for final in np.arange(np.floor(high[0] - low[1]), np.ceil(high[1] - low[0]) + 1, 2):
+            axes.axline((0, final), slope=1, color=INK, alpha=0.13, linewidth=0.7, zorder=0)
+        axes.set_xlim(low)
+        axes.set_ylim(high)
+        axes.set_xlabel("forgetting: immediate minus final score, mean over tasks (points)")
+        axes.set_ylabel("immediate score, mean over tasks (%)")
+        figure.suptitle("Stability and plasticity: up and left is better")
+        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        canvas.save(figure, path)
 
 
-def draw_gap(portraits: Sequence["Portrait"], path: str | Path) -> None:
+def draw_gap(portraits: Sequence["Portrait"], path: Paths) -> None:
     """Draws where the modalities of every task lie: radii, and the plane that parts them.
 
     Args:
       portraits: of the sides of all tasks.
-      path: of the picture; its ending says the format.
+      path: of the picture, or several; the ending says the format.
     """
-    plt = _pyplot()
-    tasks = list(dict.fromkeys(portrait.task for portrait in portraits))
-    modalities = list(dict.fromkeys(portrait.modality for portrait in portraits))
-    colour = {m: COLOURS[i % len(COLOURS)] for i, m in enumerate(modalities)}
-    across = min(4, len(tasks))
-    down = -(-len(tasks) // across)
-    size = (2.6 + 1.9 * across, max(2.6, 1.7 * down) + 0.5)
-    figure = plt.figure(figsize=size, constrained_layout=True)
-    grid = figure.add_gridspec(down, across + 1, width_ratios=[1.4] + [1] * across)
-    radii = figure.add_subplot(grid[:, 0])
-    for number, task in enumerate(tasks):
-        plane = figure.add_subplot(grid[number // across, 1 + number % across])
-        plane.set_title(task, fontsize=7)
-        plane.tick_params(labelsize=5)
-        for portrait in portraits:
-            if portrait.task == task:
-                look = {"color": colour[portrait.modality]}
-                plane.scatter(*portrait.plane.T, s=3, alpha=0.6, linewidths=0, **look)
-                low, middle, high = np.quantile(portrait.radii, [0, 0.5, 1])
-                place = -number - 0.15 * modalities.index(portrait.modality)
-                radii.plot([low, high], [place, place], linewidth=1.5, **look)
-                radii.plot([middle], [place], marker="o", markersize=4, **look)
-    for modality, shade in colour.items():
-        radii.plot([], [], color=shade, marker="o", label=modality)
-    radii.set_yticks(-np.arange(len(tasks)), tasks, fontsize=6)
-    radii.tick_params(axis="x", labelsize=6)
-    radii.set_title("radius: least, median, largest", fontsize=8)
-    radii.legend(fontsize=7, frameon=False)
-    figure.suptitle("Tangent space of every task: along the gap, and across it", fontsize=9)
-    figure.savefig(path, dpi=130, metadata=_undated(path))
-    plt.close(figure)
-
-
-def _spread(values: np.ndarray) -> np.ndarray | None:
-    return values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
-
-
-def _undated(path: str | Path) -> dict[str, Any]:
-    """No date in the file, so that the same numbers give the same file."""
-    return {"Date": None} if str(path).endswith(".svg") else {}
+    with canvas.sheet(path) as plt:
+        tasks = list(dict.fromkeys(portrait.task for portrait in portraits))
+        modalities = list(dict.fromkeys(portrait.modality for portrait in portraits))
+        colour = {m: canvas.COLOURS[i % len(canvas.COLOURS)] for i, m in enumerate(modalities)}
+        across = min(4, len(tasks))
+        down = -(-len(tasks) // across)
+        size = (2.6 + 1.9 * across, max(2.6, 1.7 * down) + 0.5)
+        figure = plt.figure(figsize=size, layout="constrained")
+        grid = figure.add_gridspec(down, across + 1, width_ratios=[1.4] + [1] * across)
+        radii = figure.add_subplot(grid[:, 0])
+        for number, task in enumerate(tasks):
+            plane = figure.add_subplot(grid[number // across, 1 + number % across])
+            plane.set_title(canvas.shown(task), fontsize=7)
+            plane.tick_params(labelsize=5)
+            for portrait in portraits:
+                if portrait.task == task:
+                    look = {"color": colour[portrait.modality]}
+                    plane.scatter(
+                        *portrait.plane.T, s=3, alpha=0.6, linewidths=0, rasterized=True, **look
+                    )
+                    low, middle, high = np.quantile(portrait.radii, [0, 0.5, 1])
+                    place = -number - 0.15 * modalities.index(portrait.modality)
+                    radii.plot([low, high], [place, place], linewidth=1.5, **look)
+                    radii.plot([middle], [place], marker="o", markersize=4, **look)
+        for modality, shade in colour.items():
+            radii.plot([], [], color=shade, marker="o", label=canvas.shown(modality))
+        radii.set_yticks(-np.arange(len(tasks)), list(map(canvas.shown, tasks)), fontsize=6)
+        radii.tick_params(axis="x", labelsize=6)
+        radii.set_title("radius: least, median, largest", fontsize=8)
+        radii.legend(fontsize=7, frameon=False)
+        figure.suptitle("Tangent space of every task: along the gap, and across it", fontsize=9)
+        canvas.save(figure, path)

@@ -161,6 +161,49 @@ class ExtractView:
         print(line, file=self.console.file, flush=True)
 
 
+class AnalysisView:
+    """A listener for :func:`hmcl_jax.report.analysis.analyse`, and a context manager.
+
+    Args:
+      console: where to; standard output by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stdout)
+        self.started = time.perf_counter()
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=self.console,
+        )
+        self.bar: Any = None
+
+    def __enter__(self) -> "AnalysisView":
+        if self.console.is_terminal:
+            self.bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self.bars.stop()
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if self.console.is_terminal:
+            if self.bar is None:
+                self.bar = self.bars.add_task("")
+            shown = name.replace("[", r"\[")
+            self.bars.update(self.bar, description=shown, completed=done, total=total)
+            return
+        seconds = f"[{time.perf_counter() - self.started:7.1f} s]"
+        print(seconds, f"{name} ({done + 1}/{total})", file=self.console.file, flush=True)
+
+
 def _clock(seconds: float) -> str:
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -93,12 +93,15 @@ def _mean(result: StreamResult, column: str) -> float:
 
 def markdown_table(results: Mapping[str, StreamResult]) -> str:
     """A Markdown table with one row per method."""
-    return markdown_rows(
-        [
-            ["Method", *COLUMNS],
-            *([name, *_cells(result, " ± ")] for name, result in results.items()),
-        ]
-    )
+    return markdown_rows(method_rows(results))
+
+
+def method_rows(results: Mapping[str, StreamResult]) -> list[list[str]]:
+    """The cells of :func:`markdown_table`, the header first."""
+    return [
+        ["Method", *COLUMNS],
+        *([name, *_cells(result, " ± ")] for name, result in results.items()),
+    ]
 
 
 def markdown_rows(rows: Sequence[Sequence[str]]) -> str:

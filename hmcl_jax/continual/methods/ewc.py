@@ -81,7 +81,7 @@ def make(name: str, settings: EwcSettings) -> Method:
         widen=_widen,
         combine=functools.partial(_combine, settings),
         end_task=functools.partial(_end_task, settings),
-        log=lambda state: {"penalty / loss gradient": state.own["ratio"]},
+        log=lambda state, _: {"penalty / loss gradient": state.own["ratio"]},
     )
 
 

@@ -4,14 +4,25 @@ import dataclasses
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig, at_least, fraction, one_of
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, adamw, knob
+from hmcl_jax.continual.method import (
+    Heads,
+    Method,
+    MethodState,
+    TaskEnd,
+    TaskInfo,
+    Watch,
+    adamw,
+    knob,
+)
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
-from hmcl_jax.protection import protect
+from hmcl_jax.projection import defect_system, lorentz_defect, shared_rotation
+from hmcl_jax.protection import if_protected, protect
 from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
 
 PLACEMENTS = ("pre", "post", "post+anchor")
@@ -67,6 +78,8 @@ def make(name: str, settings: HmclSettings) -> Method:
         transform=functools.partial(_transform, settings),
         begin_task=functools.partial(_begin_task, settings),
         end_task=add_moments,
+        watch=functools.partial(_watch, settings),
+        log=functools.partial(_log, settings),
     )
 
 
@@ -81,6 +94,60 @@ def _transform(
         return optax.chain(step, project)
     # Beta is a part of the state, so that it may differ along the seed axis.
     return optax.chain(step, project, optax.inject_hyperparams(task_anchor)(beta=settings.beta))
+
+
+def _watch(settings: HmclSettings, opt_state: Any, info: TaskInfo) -> Watch:
+    """What the correction does to a step of AdamW, and how far the anchor lets it go.
+
+    - ``defect_before``, ``defect_after``: root of the Lorentz defect of the step that AdamW alone
+      would take from here, and of the one that is taken, before anchoring;
+    - ``rotation``: size of the closest shared rotation of AdamW's step, in radians (root of the sum
+      of its squared angles), taken or not;
+    - ``anchor_distance``, ``step``: Frobenius norms over all heads of the way from the task's
+      start, and of the step that is taken; the latter if every step is measured.
+    """
+    pre, anchored = settings.placement == "pre", settings.placement == "post+anchor"
+    adam, project = adamw(info.config, info), hmcl_project(settings.variant)
+    protection = opt_state[0 if pre else 1].protection
+    system = defect_system(protection)
+
+    def watch(gradient: Heads, params: Heads, opt_state: Any, moved: Heads) -> dict[str, jax.Array]:
+        candidate, _ = adam.update(gradient, opt_state[1 if pre else 0], params)
+        if pre:
+            taken = jax.tree.map(jnp.subtract, moved, params)
+        else:
+            taken, _ = project.update(candidate, opt_state[1], params)
+        zero = jnp.zeros((), protection.shared_basis.dtype)
+
+        def measured() -> tuple[jax.Array, ...]:
+            defects = (lorentz_defect(step, protection, system) for step in (candidate, taken))
+            turn = shared_rotation(candidate, protection)
+            angles = jnp.sqrt(jnp.sum(turn.inside**2) / 2 + jnp.sum(turn.outside**2))
+            return *map(jnp.sqrt, defects), angles
+
+        found = if_protected(protection, measured, lambda: (zero, zero, zero))
+        figures = dict(zip(("defect_before", "defect_after", "rotation"), found, strict=True))
+        if anchored:
+            way = jax.tree.map(jnp.subtract, moved, opt_state[2].inner_state.anchor)
+            figures["anchor_distance"] = optax.tree.norm(way)
+            if info.config.step == "epoch":
+                figures["step"] = optax.tree.norm(taken)
+        return figures
+
+    return watch
+
+
+def _log(settings: HmclSettings, state: MethodState, fitted: Any) -> dict[str, jax.Array]:
+    """Protected ranks, and how far the anchor's bound lets the heads be after each epoch."""
+    del state
+    project = fitted.opt_state[0 if settings.placement == "pre" else 1]
+    figures = {f"rank_{modality}": rank for modality, rank in project.protection.rank.items()}
+    if settings.placement == "post+anchor":
+        beta = np.asarray(fitted.opt_state[2].hyperparams["beta"], float)[:, None]
+        if (beta > 0).all() and "step" in fitted.figures:
+            longest = np.maximum.accumulate(np.asarray(fitted.figures["step"], float), axis=1)
+            figures["anchor_bound"] = (1 - beta) / beta * longest
+    return figures
 
 
 def init_state(params: Heads) -> MethodState:

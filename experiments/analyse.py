@@ -1,0 +1,127 @@
+"""Makes a report of finished runs: one HTML page, figures, tables, and all numbers.
+
+    python experiments/analyse.py runs/pocket
+    python experiments/analyse.py runs/pocket runs/mine --out report --methods vanilla,hmcl_ca
+
+Writes to --out (RUN/report, if there is one RUN): report.html, which needs nothing else and opens
+by double click; figures/, tables/ (Markdown and LaTeX) and analysis.json. Several folders must be
+of the same stream, order and seeds.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from run_stream import add_no_cache, open_stream, split
+
+from hmcl_jax.continual import ConfigError, RunError
+from hmcl_jax.continual.cache import keep_programs
+from hmcl_jax.continual.checkpoint import RUN, read_identity
+from hmcl_jax.data.pocket import load_pocket
+from hmcl_jax.data.store import Store
+from hmcl_jax.data.validation import StoreError
+from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.canvas import pyplot
+from hmcl_jax.report.progress import AnalysisView
+from hmcl_jax.report.reading import read_results
+from hmcl_jax.report.writing import FORMATS, check_report, write_report
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder of run_stream.py")
+    parser.add_argument("--out", help="folder for the report; default: RUN/report")
+    parser.add_argument("--stream", help="pocket or the path of a store; default: as in the run")
+    parser.add_argument("--methods", help="names, separated by commas; default: all")
+    parser.add_argument("--against", default="vanilla", help="the method to compare with")
+    parser.add_argument("--seed", type=int, help="of the tree drawing; default: the first")
+    parser.add_argument("--anchors", type=int, default=50, help="test samples per task, for drift")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="of the figures")
+    parser.add_argument("--replace", action="store_true", help="replace a report that is there")
+    add_no_cache(parser)
+    found = parser.parse_args(arguments)
+    if found.out is None and len(found.runs) > 1:
+        parser.error("--out is needed for several RUNs")
+    if found.anchors < 1:
+        parser.error(f"--anchors must be at least 1, got {found.anchors}")
+    formats = [name.strip() for name in found.formats.split(",")]
+    if wrong := [name for name in formats if name not in FORMATS]:
+        parser.error(f"--formats must be some of {', '.join(FORMATS)}, got {wrong[0]!r}")
+    found.formats = tuple(dict.fromkeys(formats))
+    found.out = found.out or str(Path(found.runs[0]) / "report")
+    return found
+
+
+def find_store(runs: list[str], stream: str | None) -> Store:
+    """The store that runs are of: as it is named, as results.json says, or the embedded one."""
+    if stream is not None:
+        return open_stream(stream)
+    unknown = None
+    for run in runs:
+        try:
+            about = read_results(run).about
+            return open_stream(str(about["experiment"]["stream"]))
+        except (RunError, KeyError, TypeError) as error:
+            unknown = error
+        except StoreError as error:
+            raise RunError(f"The store of {run} is not where it was: {error}") from error
+    pocket = load_pocket()
+    for path in sorted(Path(runs[0]).glob(f"*/{RUN}")):
+        identity = read_identity(path.parent)
+        if identity.get("store", {}).get("fingerprint") == pocket.fingerprint:
+            return pocket
+    raise RunError(
+        f"{runs[0]} does not say which stream it is of ({unknown}); name it with --stream."
+    )
+
+
+def make_report(arguments: argparse.Namespace, console: Console) -> None:
+    """Analyses runs and writes the report; raises what :func:`main` explains."""
+    start = time.perf_counter()
+    pyplot()
+    check_report(arguments.out, arguments.replace)
+    methods = split("--methods", arguments.methods)
+    store = find_store(arguments.runs, arguments.stream)
+    with AnalysisView(console) as view:
+        analysis = analyse(
+            arguments.runs, store, methods=methods, anchors=arguments.anchors, listener=view
+        )
+        if arguments.seed is not None and arguments.seed not in analysis.seeds:
+            raise RunError(f"--seed must be one of {list(analysis.seeds)}, got {arguments.seed}.")
+        if arguments.against not in analysis.methods:
+            console.print(
+                f"There is no {arguments.against} to compare with; --against names another "
+                f"({', '.join(analysis.methods)}).",
+                markup=False,
+            )
+        written = write_report(
+            arguments.out,
+            analysis,
+            against=arguments.against,
+            seed=arguments.seed,
+            formats=arguments.formats,
+            replace=arguments.replace,
+            listener=view,
+        )
+    for sentence in analysis.lacking:
+        console.print(sentence, markup=False)
+    console.print(f"{time.perf_counter() - start:.0f} s; wrote {written}", markup=False)
+
+
+def main() -> None:
+    arguments = parse()
+    keep_programs(not arguments.no_cache)
+    try:
+        make_report(arguments, Console())
+    except (ConfigError, StoreError, RunError, ValueError, ImportError, OSError) as error:
+        sys.exit(f"analyse: {error}")
+    except KeyboardInterrupt:
+        sys.exit("\nanalyse: stopped; nothing was replaced.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The comparison as one self-contained HTML page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax.report.page import Page
+from hmcl_jax.report.widgets import Scale, cards, details, heat_map, paragraph, table
+from paper.compare import Cell, grid, verdict_rows
+
+READING = (
+    "A claim is a list of comparisons of means over seeds. It holds if all of them do; in brackets "
+    "stands on how many seeds a comparison holds."
+)
+
+
+def plain(text: str) -> str:
+    """Text without Markdown's stars."""
+    return text.replace("**", "").replace("*", "")
+
+
+def facts(sections: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, object]]:
+    """The main numbers of the page."""
+    verdicts = [v for section in sections for v in section.get("verdicts", ())]
+    cells: list[Cell] = [c for s in sections for _, cells in s.get("tables", ()) for c in cells]
+    judged = [cell.inside for cell in cells if cell.inside is not None]
+    made = sum("tables" in section for section in sections)
+    held = sum(v.holds for v in verdicts)
+    found: list[tuple[str, str, object]] = [
+        (
+            "Claims that hold",
+            f"{held} of {len(verdicts)}",
+            "each on every stream it was checked on",
+        ),
+        ("Tables and figures", f"{made} of {len(sections)}", "made from the runs"),
+    ]
+    if judged:
+        share = f"{sum(judged)} of {len(judged)}"
+        found.append(("Inside", share, "numbers within two of the paper's standard deviations"))
+    return found
+
+
+def html(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
+    """The whole page.
+
+    Args:
+      sections: of experiments/reproduce.py.
+      about: what the page is of, and the paper's inconsistencies.
+    """
+    page = Page("Reproduction of the paper's tables", about["lead"])
+    verdicts = [v for section in sections for v in section.get("verdicts", ())]
+    rows = [[plain(cell) for cell in row] for row in verdict_rows(verdicts)]
+    claims = table(rows, "Claims", READING) if verdicts else None
+    page.add("Claims", cards(facts(sections)), claims)
+    for section in sections:
+        title = f"{section['title']}: {section['stream']}"
+        if "missing" in section:
+            page.add(title, paragraph(f"Not made: {section['missing']}"))
+            continue
+        page.add(title, *_content(section))
+    found = [["Where", "The paper says", "But"]]
+    found += [[e["where"], e["says"], e["but"]] for e in about["inconsistencies"]]
+    page.add("What does not fit together in the paper itself", table(found, "Inconsistencies"))
+    made = [["What", "Value"]]
+    made += [[f"version of {name}", str(value)] for name, value in about["versions"].items()]
+    made += [[f"fingerprint of {name}", value] for name, value in about["stores"].items()]
+    page.add("How this was made", details("Versions and stores", table(made, "Provenance")))
+    return page.html()
+
+
+def _content(section: Mapping[str, Any]) -> list[object]:
+    parts: list[object] = []
+    for made, cells in section["tables"]:
+        if any(cell.paper for cell in cells):
+            parts.append(paragraph(plain(section["how"])))
+        for block in made.blocks:
+            rows = [[_bracketed(cell) for cell in row] for row in grid(cells, block)]
+            label = f" ({made.label})" if made.label else ""
+            caption = f"{made.title}{label}: {block}"
+            parts.append(table(rows, caption, f"Unit: {made.unit}."))
+    maps: Mapping[str, np.ndarray] = section.get("maps", {})
+    if maps:
+        largest = max(float(np.nanmax(np.abs(values))) for values in maps.values())
+        scale = Scale(min(100.0, max(1.0, largest)), " %")
+        names = section["tasks"]
+        for method, values in maps.items():
+            caption = f"{method}: change of each task (row) after each stage, percent of its score"
+            parts.append(heat_map(values, names, names, caption, scale))
+    return parts
+
+
+def _bracketed(cell: str) -> str:
+    ours, line, paper = cell.partition("<br>")
+    return plain(f"{ours} ({paper})" if line else ours)

@@ -1,0 +1,79 @@
+"""Runs what is missing, and goes on with what was stopped."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from hmcl_jax.continual import Event, SavedRun, StreamResult, read_runs, run_stream
+from hmcl_jax.continual.checkpoint import STEPS, latest_step
+from hmcl_jax.data.store import Store
+from paper.plan import Item, Job
+
+RUNS = "runs"
+
+
+def unique(items: Iterable[Item]) -> dict[str, Job]:
+    """The jobs that some tables need, each once, by folder."""
+    return {job.folder: job for item in items for job in item.needed}
+
+
+def finished(job: Job, out: Path) -> int:
+    """How many tasks of a job are done."""
+    return latest_step(out / RUNS / job.folder / job.method / STEPS) or 0
+
+
+def run_jobs(
+    jobs: Mapping[str, Job],
+    stores: Mapping[str, Store],
+    out: Path,
+    listener: Callable[[Event], None] | None = None,
+    whole: Collection[str] = (),
+) -> tuple[dict[str, StreamResult], dict[str, str]]:
+    """Results of all jobs, by folder, and what went wrong with those that diverged.
+
+    Jobs that are done are read back; others begin, or go on where they were stopped. Of a job that
+    is done only the last checkpoint stays, unless its folder is among `whole`: all of them together
+    take ten times as much room.
+    """
+    results, failures = {}, {}
+    for folder, job in jobs.items():
+
+        def tell(event: Event, title: str = folder) -> None:
+            if listener is not None:
+                listener(dataclasses.replace(event, method=title))
+
+        try:
+            found = run_stream(
+                stores[job.stream],
+                [job.method],
+                job.seeds,
+                job.train,
+                order=job.order,
+                settings={job.method: job.settings},
+                out=out / RUNS / folder,
+                resume=True,
+                listener=tell,
+            )
+            results[folder] = found[job.method]
+            if folder not in whole:
+                keep_last(out / RUNS / folder / job.method / STEPS)
+        except FloatingPointError as error:
+            failures[folder] = str(error)
+    return results, failures
+
+
+def keep_last(steps: Path) -> None:
+    """Removes all checkpoints of a finished run but the last."""
+    last = latest_step(steps)
+    for step in steps.iterdir():
+        if step.name.isdigit() and int(step.name) < (last or 0):
+            shutil.rmtree(step)
+
+
+def saved(jobs: Mapping[str, Job], store: Store, out: Path) -> dict[str, SavedRun]:
+    """The checkpoints of some jobs, by the name that a table gives them."""
+    return {
+        label: read_runs(out / RUNS / job.folder, store, [job.method])[job.method]
+        for label, job in jobs.items()
+    }

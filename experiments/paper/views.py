@@ -1,0 +1,331 @@
+"""Our numbers in the form of the paper's tables, one function per kind of table."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax.continual import ConfigError, StreamResult
+from hmcl_jax.data.store import Store, Task
+from hmcl_jax.data.wordnet import IMAGENET_MOVED, read_wordnet, synset_tree
+from hmcl_jax.evaluation import (
+    Tree,
+    bonferroni,
+    hierarchy_scores,
+    make_tree,
+    measure_drift,
+    predict,
+)
+from hmcl_jax.evaluation.drift import MEASURES
+from hmcl_jax.head import apply_head
+from hmcl_jax.report import columns
+from paper.measured import fit_times, kept, protected_ranks
+from paper.plan import Item
+from paper.runs import saved
+from paper.tables import Number, Table, read_tables, spread
+
+DIRECTIONS = {"T2I": "general_to_specific", "I2T": "specific_to_general"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a table is made of.
+
+    Attributes:
+      item: the table on one stream.
+      store: the stream.
+      results: by order and name in the table.
+      out: folder of the reproduction.
+      synsets: file with the synset of every class of ImageNet, one per line, if given.
+      wordnet: folder of WordNet, if given.
+    """
+
+    item: Item
+    store: Store
+    results: Mapping[str, Mapping[str, StreamResult]]
+    out: Path
+    synsets: str | None = None
+    wordnet: str | None = None
+
+    @property
+    def rows(self) -> Mapping[str, StreamResult]:
+        """Results of the only order."""
+        return next(iter(self.results.values()))
+
+    @property
+    def place(self) -> int:
+        """Where the table's seed is among those of the runs; the first if it is not."""
+        seeds = next(iter(self.rows.values())).seeds
+        seed = self.item.about.get("seed", seeds[0])
+        return seeds.index(seed) if seed in seeds else 0
+
+
+def make_tables(found: Found) -> list[Table]:
+    """The tables of an item; the first is the paper's counterpart."""
+    return SHOWS[found.item.about["show"]](found)
+
+
+def like_paper(found: Found, blocks: Mapping[str, Any], names: Sequence[str] = ()) -> Table:
+    """A table with the paper's label, title and units."""
+    label = found.item.about["tables"][0]
+    paper = read_tables().get(label)
+    if paper is None:
+        return Table(label, found.item.about["title"], "percent", tuple(names), (), blocks)
+    return dataclasses.replace(paper, columns=tuple(names) or paper.columns, blocks=blocks)
+
+
+def show_columns(found: Found) -> list[Table]:
+    """The paper's columns; one block per stream, or per order."""
+    orders = found.item.about.get("orders", ())
+    blocks = {
+        (order if order in orders else found.item.stream): {
+            label: _columns(result) for label, result in rows.items()
+        }
+        for order, rows in found.results.items()
+    }
+    return [like_paper(found, blocks)]
+
+
+def _columns(result: StreamResult) -> dict[str, Number]:
+    return {
+        name: spread(values)
+        for name, values in columns(result).items()
+        if not np.isnan(values).any()
+    }
+
+
+def show_per_task(found: Found) -> list[Table]:
+    """The final score of every task."""
+    rows = {
+        label: {
+            task: spread(100 * result.scores[:, -1, place])
+            for place, task in enumerate(result.tasks)
+        }
+        for label, result in found.rows.items()
+    }
+    names = next(iter(found.rows.values())).tasks
+    return [like_paper(found, {found.item.stream: rows}, names)]
+
+
+def relative_change(result: StreamResult, place: int) -> np.ndarray:
+    """Percent by which the score on each task differs from that at its end, ``(stage, task)``."""
+    R = result.scores[place]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return 100 * (R / np.diagonal(R) - 1)
+
+
+def show_stages(found: Found) -> list[Table]:
+    """Mean relative change of the old tasks after every stage, of one seed."""
+    rows = {}
+    for label, result in found.rows.items():
+        change = relative_change(result, found.place)
+        change[~np.isfinite(change)] = np.nan
+        rows[label] = {
+            f"after {t + 1}": spread([np.nanmean(change[t, :t])]) for t in range(1, len(change))
+        }
+    names = [f"after {t + 1}" for t in range(1, len(next(iter(found.rows.values())).tasks))]
+    return [like_paper(found, {found.item.stream: rows}, names)]
+
+
+def show_retrieval(found: Found) -> list[Table]:
+    """R@1, R@5 and R@10 in both directions at the end."""
+    rows: dict[str, dict[str, Number]] = {}
+    for label, result in found.rows.items():
+        rows[label] = {}
+        chosen = found.item.about["tasks"] or result.tasks
+        for task, kind, cell in zip(result.tasks, result.kinds, result.details[-1], strict=True):
+            if kind == "retrieval" and task in chosen:
+                for short, direction in DIRECTIONS.items():
+                    for k in (1, 5, 10):
+                        values = 100 * np.array(cell[f"{direction}_r{k}"])
+                        rows[label][f"{task} {short} R@{k}"] = spread(values)
+    names = list(next(iter(rows.values())))
+    return [like_paper(found, {found.item.stream: rows}, names)]
+
+
+def show_placement(found: Found) -> list[Table]:
+    """Overall, BWT and the final score of one task."""
+    task, rows = found.item.about["task"], {}
+    for label, result in found.rows.items():
+        if task not in result.tasks:
+            raise ConfigError(f"{found.item.stream} has no task {task!r}, only {result.tasks}.")
+        final = spread(100 * result.scores[:, -1, result.tasks.index(task)])
+        known = _columns(result)
+        rows[label] = {"Overall": known["Overall"], "BWT": known["BWT"], "task": final}
+    return [like_paper(found, {found.item.stream: rows})]
+
+
+def show_decay(found: Found) -> list[Table]:
+    """Overall and BWT, one block per weight decay."""
+    blocks: dict[str, dict[str, dict[str, Number]]] = {}
+    for label, result in found.rows.items():
+        method, _, decay = label.rpartition("_decay_")
+        known = _columns(result)
+        row = {"Overall": known["Overall"], "BWT": known["BWT"]}
+        blocks.setdefault(f"decay-{decay}", {})[method] = row
+    return [like_paper(found, blocks)]
+
+
+def show_pullback(found: Found) -> list[Table]:
+    """The chosen strength relative to a stronger one, and all strengths."""
+    known = {label: _columns(result) for label, result in found.rows.items()}
+    chosen, stronger = (known[found.item.about[name]] for name in ("chosen", "stronger"))
+    weaker = {}
+    for name in ("Overall", "Acc", "R@5"):
+        pairs = zip(chosen[name].values, stronger[name].values, strict=True)
+        weaker[name] = spread([100 * (a - b) / b for a, b in pairs])
+    table = like_paper(found, {found.item.stream: {"weaker": weaker}})
+    names = ("Acc", "R@5", "Overall", "BWT")
+    rows = {label: {name: row[name] for name in names} for label, row in known.items()}
+    sweep = Table("", "All strengths", "percent", names, (), {found.item.stream: rows})
+    return [table, sweep]
+
+
+def show_drift(found: Found) -> list[Table]:
+    """Tests over old tasks for one seed, and the reduction of mean drift over all seeds."""
+    jobs = next(iter(found.item.jobs.values()))
+    anchors = found.item.about["anchors"]
+    drift = measure_drift(saved(jobs, found.store, found.out), found.store, anchors=anchors)
+    others = [method for method in drift.methods if method != "vanilla"]
+    seed = drift.seeds[found.place]
+    blocks: dict[str, dict[str, dict[str, Number]]] = {name: {} for name in MEASURES}
+    for method in others:
+        tests = drift.compare(method, "vanilla", seed)
+        for name, test in zip(MEASURES, tests, strict=True):
+            blocks[name][method] = {
+                "lower": spread([test.positive]),
+                "tasks": spread([len(drift.tasks)]),
+                "p": spread([test.p]),
+                "adjusted": spread([bonferroni(test.p, len(MEASURES))]),
+            }
+    reduction = 100 * drift.reduction("vanilla")
+    rows = {
+        method: {
+            name: spread(reduction[drift.methods.index(method), :, place])
+            for place, name in enumerate(MEASURES)
+        }
+        for method in others
+    }
+    title = "Reduction of the mean drift against vanilla, all seeds"
+    table = like_paper(found, blocks)
+    table = dataclasses.replace(table, unit=f"{table.unit}; seed {seed}")
+    return [table, Table("", title, "percent", tuple(MEASURES), (), {found.item.stream: rows})]
+
+
+def show_norms(found: Found) -> list[Table]:
+    """Median ratio of norms by modality."""
+    jobs = next(iter(found.item.jobs.values()))
+    count = found.item.about["norm_anchors"]
+    drift = measure_drift(saved(jobs, found.store, found.out), found.store, norm_anchors=count)
+    rows = {
+        method: {
+            modality: spread(norms.contraction()[place]) for modality, norms in drift.norms.items()
+        }
+        for place, method in enumerate(drift.methods)
+    }
+    return [like_paper(found, {found.item.stream: rows}, list(drift.norms))]
+
+
+def class_tree(found: Found, task: Task) -> Tree:
+    """The tree of a task's classes: its own, or WordNet's for the synsets that are given."""
+    if task.tree:
+        return make_tree(task.tree, task.classes, root="[ROOT]")
+    if found.synsets is None:
+        raise ConfigError(
+            f"{task.name} has no class tree; name a file with the synset of each of its "
+            f"{len(task.classes)} classes, one per line, in --synsets."
+        )
+    try:
+        synsets = Path(found.synsets).read_text("utf8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--synsets {found.synsets} cannot be read: {error}.") from error
+    if len(synsets) != len(task.classes):
+        raise ConfigError(
+            f"--synsets {found.synsets} has {len(synsets)} synsets, {task.name} has "
+            f"{len(task.classes)} classes."
+        )
+    rows = synset_tree(
+        read_wordnet(found.wordnet),
+        synsets,
+        parent="longest",
+        root="n00001930",
+        contract=True,
+        moved=IMAGENET_MOVED if len(synsets) == 1000 else None,
+    )
+    return make_tree(rows, synsets)
+
+
+def show_hierarchy(found: Found) -> list[Table]:
+    """How far errors are off in the class tree, at the end."""
+    task = found.store[found.item.about["task"]]
+    tree = class_tree(found, task)
+    arrays, K, rows = task.arrays, found.store.K, {}
+    labels = np.asarray(arrays["test_labels"])
+    for label, result in found.rows.items():
+        guesses = []
+        for place in range(len(result.seeds)):
+            general, specific = (result.heads[m][place] for m in (task.general, task.specific))
+            prototypes = apply_head(general, np.asarray(arrays["prototypes"], general.dtype), K)
+            samples = apply_head(specific, np.asarray(arrays["test_features"], general.dtype), K)
+            guesses.append(np.asarray(predict(prototypes, samples, K=K)))
+        scores = hierarchy_scores(tree, np.stack(guesses), labels)
+        rows[label] = {
+            name: spread(np.asarray(values) * (100 if name == "top1" else 1))
+            for name, values in scores.items()
+        }
+    return [like_paper(found, {found.item.stream: rows})]
+
+
+def show_ranks(found: Found) -> list[Table]:
+    """Protected directions after every task but the last."""
+    about = found.item.about
+    key = {"variance": about["variance"], "min_rank": about["min_rank"]}
+    ranks = kept(
+        found.out,
+        f"ranks-{found.item.stream}",
+        {"store": found.store.fingerprint, **key},
+        lambda: protected_ranks(found.store, **key),
+    )
+    names = [f"after {t + 1}" for t in range(len(found.store) - 1)]
+    rows = {
+        f"rank of {modality}": {n: spread([r]) for n, r in zip(names, values, strict=True)}
+        for modality, values in ranks.items()
+    }
+    return [like_paper(found, {found.item.stream: rows}, names)]
+
+
+def show_time(found: Found) -> list[Table]:
+    """Seconds of one stage, and relative to vanilla."""
+    about, jobs = found.item.about, next(iter(found.item.jobs.values()))
+    key = {name: about[name] for name in ("seed", "stage", "repeats")}
+    times = kept(
+        found.out,
+        f"time-{found.item.stream}",
+        {"store": found.store.fingerprint, "jobs": [j.folder for j in jobs.values()], **key},
+        lambda: fit_times(found.store, jobs, **key),
+    )
+    base = times["vanilla"]
+    rows = {
+        label: {"ratio": spread([seconds / base]), "seconds": spread([seconds])}
+        for label, seconds in times.items()
+    }
+    table = like_paper(found, {found.item.stream: rows}, ["ratio", "seconds"])
+    return [dataclasses.replace(table, unit="times vanilla; seconds")]
+
+
+SHOWS: Mapping[str, Callable[[Found], list[Table]]] = {
+    "columns": show_columns,
+    "per_task": show_per_task,
+    "stages": show_stages,
+    "retrieval": show_retrieval,
+    "placement": show_placement,
+    "decay": show_decay,
+    "pullback": show_pullback,
+    "drift": show_drift,
+    "norms": show_norms,
+    "hierarchy": show_hierarchy,
+    "ranks": show_ranks,
+    "time": show_time,
+}

@@ -1,0 +1,301 @@
+"""Everything that can be said about finished runs, measured once: scores, drift, trees, walks.
+
+:func:`analyse` reads run folders and gives an :class:`Analysis`, which tables, figures and the page
+are made from. What a run lacks is left out and named in :attr:`Analysis.lacking`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax import _checks
+from hmcl_jax.continual import read_runs
+from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.run import StreamResult
+from hmcl_jax.continual.saved import SavedRun
+from hmcl_jax.data.store import Store
+from hmcl_jax.evaluation import Drift, Norms, Tree, TreePoints, measure_drift
+from hmcl_jax.report.reading import SavedResults, read_results
+from hmcl_jax.report.trees import Hierarchy, MeasuredTree, class_trees, measure_trees
+from hmcl_jax.report.walks import Walk, choose_walks, measure_walks
+
+Listener = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Analysis:
+    """What was measured in some runs on one stream.
+
+    Attributes:
+      store: the stream.
+      folders: of the runs.
+      methods: all, in the order in which they are shown.
+      order: names of the tasks, in the order of the runs.
+      kinds: of the tasks.
+      seeds: of the runs.
+      settings: of each method.
+      config: shared settings of each method's run.
+      results: by method, for those that are finished.
+      about: by folder, what stands beside its results.
+      drift: of the methods that have all checkpoints; None if there is none.
+      hierarchy: of each classification task with a tree, for the methods of `geometry`.
+      tree_points: where the names of one tree are, for a drawing.
+      walks: from pictures to the root, of the first seed.
+      geometry: the methods that `drift`, `hierarchy` and `walks` are of.
+      lacking: sentences on what could not be measured and what to run again.
+    """
+
+    store: Store
+    folders: tuple[Path, ...]
+    methods: tuple[str, ...]
+    order: tuple[str, ...]
+    kinds: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Mapping[str, Any]]
+    results: Mapping[str, StreamResult]
+    about: Mapping[str, SavedResults]
+    drift: Drift | None
+    hierarchy: tuple[Hierarchy, ...]
+    tree_points: TreePoints | None
+    walks: tuple[Walk, ...]
+    geometry: tuple[str, ...]
+    lacking: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Remembered(SavedRun):
+    """A run whose heads are read once, however many analyses ask for them."""
+
+    read: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def heads(self, finished: int | None = None) -> dict[str, Any]:
+        number = len(self.order) if finished is None else finished
+        if number not in self.read:
+            found = super().heads(number)
+            self.read[number] = {modality: jnp.asarray(W) for modality, W in found.items()}
+        return self.read[number]
+
+
+def analyse(
+    folders: Sequence[str | os.PathLike[str]],
+    store: Store,
+    *,
+    methods: Sequence[str] | None = None,
+    anchors: int = 50,
+    norm_anchors: int = 500,
+    pictures: int = 8,
+    listener: Listener | None = None,
+) -> Analysis:
+    """Measures everything in one or several folders of runs over the same stream.
+
+    Args:
+      folders: each one that :func:`hmcl_jax.continual.run_stream` has written to. A method that is
+        in several is called ``"folder/method"``.
+      store: the stream that the runs are of.
+      methods: names, as they are shown or as they are in the folders. Default: all.
+      anchors: of each task, for drift.
+      norm_anchors: of each task, for norms.
+      pictures: that walks start from, at most.
+      listener: called with a method and how many of how many are done.
+
+    Returns:
+      An :class:`Analysis`.
+
+    Raises:
+      RunError: if there is nothing to analyse, or if runs are not alike.
+
+    Example:
+      >>> import tempfile
+      >>> from hmcl_jax.continual import TrainConfig, run_stream
+      >>> from hmcl_jax.data.synthetic import synthetic_stream
+      >>> from hmcl_jax.report import write_results
+      >>> from hmcl_jax.report.analysis import analyse
+      >>> store, out = synthetic_stream(tasks=2, dimension=8), tempfile.TemporaryDirectory()
+      >>> found = run_stream(store, ["vanilla"], [0], TrainConfig(batch=64), out=out.name)
+      >>> _ = write_results(out.name, found, {})
+      >>> analysis = analyse([out.name], store)
+      >>> print(analysis.methods, analysis.drift.values.shape, analysis.lacking)
+      ('vanilla',) (1, 1, 1, 4) ()
+      >>> out.cleanup()
+    """
+    _checks.instance("store", store, Store, "a Store")
+    if isinstance(folders, str | os.PathLike) or not folders:
+        raise TypeError(f"folders must be a list of at least one folder, got {folders!r}.")
+    for name, value in (("anchors", anchors), ("norm_anchors", norm_anchors)):
+        _checks.integer(name, value, 1)
+    _checks.integer("pictures", pictures, 0)
+    lacking: list[str] = []
+    runs, results, about = _read(tuple(map(Path, folders)), store, lacking)
+    if methods is not None:
+        chosen = _chosen(runs, methods)
+        runs = {label: runs[label] for label in chosen}
+        results = {label: results[label] for label in chosen if label in results}
+    first = next(iter(runs.values()))
+    tasks = [store[name] for name in first.order]
+    trees = class_trees(tasks, lacking)
+    walks = choose_walks(store, tasks, pictures)
+    evaluator = Evaluator(store.K)
+    kept: dict[str, tuple] = {}
+    for number, (label, run) in enumerate(runs.items()):
+        if listener is not None:
+            listener(label, number, len(runs))
+        seen = _Remembered(**{f.name: getattr(run, f.name) for f in dataclasses.fields(run)})
+        kappa = float(run.config.get("kappa", 0.1))
+        try:
+            drift = None
+            if len(tasks) > 1:
+                amounts = {"anchors": anchors, "norm_anchors": norm_anchors}
+                drift = measure_drift({label: seen}, store, **amounts)
+            kept[label] = (
+                drift,
+                measure_trees(seen, tasks, trees, evaluator),
+                measure_walks(seen, walks, store.K, kappa),
+            )
+        except RunError as error:
+            lacking.append(f"Drift, hierarchy and traversals of {label} are not shown. {error}")
+    if len(tasks) < 2:
+        lacking.append("Drift is of tasks that others follow; this stream has one task only.")
+    if not kept and not results:
+        raise RunError(" ".join(lacking))
+    measured = [found[1] for found in kept.values()]
+    hierarchy, points = _joined_trees(trees, measured, tuple(kept), first.seeds, store.K)
+    return Analysis(
+        store=store,
+        folders=tuple(Path(folder) for folder in folders),
+        methods=tuple(runs),
+        order=first.order,
+        kinds=tuple(task.kind for task in tasks),
+        seeds=first.seeds,
+        settings={label: run.settings for label, run in runs.items()},
+        config={label: run.config for label, run in runs.items()},
+        results=results,
+        about=about,
+        drift=_joined_drift([measured[0] for measured in kept.values()]),
+        hierarchy=hierarchy,
+        tree_points=points,
+        walks=tuple(
+            dataclasses.replace(walk, paths={label: kept[label][2][i] for label in kept})
+            for i, walk in enumerate(walks.walks)
+        )
+        if kept
+        else (),
+        geometry=tuple(kept),
+        lacking=tuple(lacking),
+    )
+
+
+def _read(
+    folders: tuple[Path, ...], store: Store, lacking: list[str]
+) -> tuple[dict[str, SavedRun], dict[str, StreamResult], dict[str, SavedResults]]:
+    """Runs and results of all folders, by the names they are shown with."""
+    found = [read_runs(folder, store) for folder in folders]
+    places = _short_names(folders)
+    names = [method for runs in found for method in runs]
+    runs: dict[str, SavedRun] = {}
+    results: dict[str, StreamResult] = {}
+    about: dict[str, SavedResults] = {}
+    for folder, place, of_folder in zip(folders, places, found, strict=True):
+        labels = {m: m if names.count(m) == 1 else f"{place}/{m}" for m in of_folder}
+        runs |= {labels[m]: run for m, run in of_folder.items()}
+        try:
+            saved = read_results(folder)
+        except RunError as error:
+            lacking.append(f"Scores of {', '.join(labels.values())} are not shown. {error}")
+            continue
+        about[str(place)] = saved
+        for method, label in labels.items():
+            if method in saved.results:
+                results[label] = saved.results[method]
+            else:
+                lacking.append(
+                    f"Scores of {label} are not shown: {saved.path} does not hold them; name it in "
+                    "--methods too and run again with --resume."
+                )
+    _alike(runs, results)
+    return runs, results, about
+
+
+def _short_names(folders: tuple[Path, ...]) -> list[str]:
+    """The last parts of the folders' paths that tell them apart."""
+    parts = [folder.absolute().parts for folder in folders]
+    for count in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(p[-count:]) for p in parts]
+        if len(set(short)) == len(short):
+            return short
+    raise RunError(f"{folders[0]} is given twice; name each folder once.")
+
+
+def _alike(runs: Mapping[str, SavedRun], results: Mapping[str, StreamResult]) -> None:
+    name, first = next(iter(runs.items()))
+    known = [(label, run.order, run.seeds) for label, run in runs.items()]
+    known += [(label, result.tasks, result.seeds) for label, result in results.items()]
+    for label, order, seeds in known:
+        for what, here, there in (("order", order, first.order), ("seeds", seeds, first.seeds)):
+            if tuple(here) != tuple(there):
+                raise RunError(
+                    f"{label} and {name} differ in {what}, {list(here)} and {list(there)}, and "
+                    "cannot stand in one table; analyse them apart, each with its own --out."
+                )
+
+
+def _chosen(runs: Mapping[str, SavedRun], methods: Sequence[str]) -> list[str]:
+    if isinstance(methods, str):
+        raise TypeError(f"methods must be a list of names, got the string {methods!r}.")
+    chosen: list[str] = []
+    for name in methods:
+        fitting = [label for label, run in runs.items() if name in (label, run.method)]
+        if not fitting:
+            raise RunError(f"There is no run of {name!r}, only of {', '.join(runs)}.")
+        chosen += [label for label in fitting if label not in chosen]
+    return chosen
+
+
+def _joined_drift(parts: Sequence[Drift | None]) -> Drift | None:
+    """Drift measured method by method, side by side."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    norms = {}
+    for modality, one in known[0].norms.items():
+        before, after = (
+            np.concatenate([getattr(part.norms[modality], when) for part in known])
+            for when in ("before", "after")
+        )
+        norms[modality] = Norms(one.tasks, before, after)
+    return dataclasses.replace(
+        known[0],
+        methods=tuple(method for part in known for method in part.methods),
+        values=np.concatenate([part.values for part in known]),
+        cones=np.concatenate([part.cones for part in known]),
+        norms=norms,
+    )
+
+
+def _joined_trees(
+    trees: Mapping[str, Tree],
+    measured: Sequence[Mapping[str, MeasuredTree]],
+    methods: tuple[str, ...],
+    seeds: tuple[int, ...],
+    K: float,
+) -> tuple[tuple[Hierarchy, ...], TreePoints | None]:
+    """Trees measured method by method, side by side."""
+    if not measured:
+        return (), None
+    joined = []
+    points = None
+    for task, tree in trees.items():
+        parts = [of_method[task] for of_method in measured]
+        numbers = {name: np.stack([p.numbers[name] for p in parts]) for name in parts[0].numbers}
+        joined.append(Hierarchy.of(task, tree, numbers))
+        known = [part.points for part in parts if part.points is not None]
+        if known:
+            before, after = (np.stack([p[:, when] for p in known]) for when in (0, 1))
+            points = TreePoints(task, tree, parts[0].names, methods, seeds, K, before, after)
+    return tuple(joined), points

@@ -1,0 +1,293 @@
+"""What all figures share: the sheet they are drawn on, colours, names, and files.
+
+Text, axes and rules are drawn in one colour, :data:`INK`, in greys by its opacity alone, so that a
+figure within a page can take the page's own colour of text; see :mod:`hmcl_jax.report.inline`.
+"""
+
+import contextlib
+import os
+import re
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hmcl_jax.report.inline import INK, inline_svg
+
+__all__ = ["INK", "Look", "Paths", "inline_svg", "looks", "save", "sheet", "shown", "spread"]
+
+WIDTH = 7.2  # inches; at 96 dots per inch, 700 pixels
+ENDINGS = (".png", ".pdf", ".svg")
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+# After Okabe and Ito, then darker and lighter ones; all are seen on white and on black.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#8C8C8C", "#A6761D", "#B0A000", "#9467BD", "#E7298A", "#E31A1C"),
+)
+MINUS = "\N{MINUS SIGN}"
+MARKERS = "osD^vP<X>*ph"
+# The paper's grey, blue and green for its three, and what is apart from them for the others.
+OWN = (
+    *("hmcl_mr", "hmcl_rotation", "hmcl_ca", "dns", "nullspace", "ewc"),
+    *("vanilla", "agem", "gem", "cflat", "derpp", "joint"),
+)
+KNOWN = {name: index for index, name in enumerate(OWN)}
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 8.5,
+    "axes.unicode_minus": True,
+    "figure.titlesize": 9.5,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
+    "font.size": 7.5,
+    "hatch.color": INK,
+    "hatch.linewidth": 0.5,
+    "image.interpolation": "none",
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.2,
+    "path.simplify": False,  # dots may be lines without length
+    "text.color": INK,
+    "text.parse_math": False,  # names may hold dollar signs
+    "xtick.color": INK,
+    "xtick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.color": INK,
+    "ytick.labelsize": 7,
+    "ytick.major.width": 0.6,
+}
+# "none" leaves text as text; with a salt, names within the file are the same every time.
+FILES = {"svg.fonttype": "none", "svg.hashsalt": "hmcl_jax", "pdf.fonttype": 42}
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot for drawing into files."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "Pictures need matplotlib: pip install 'hmcl_jax[report]' (or the package alone)."
+        ) from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+class Look(NamedTuple):
+    """How a method is drawn.
+
+    Attributes:
+      color: of lines and areas.
+      marker: of points.
+    """
+
+    color: str
+    marker: str
+
+
+def looks(methods: Iterable[str]) -> dict[str, Look]:
+    """Colours and markers, the same for a method in all figures.
+
+    Args:
+      methods: names. Those of the library have a colour of their own; any other takes one by its
+        name, or the next that is free.
+
+    Returns:
+      A look for each; only beyond twelve do looks repeat.
+
+    Example:
+      >>> from hmcl_jax.report.canvas import looks
+      >>> print(looks(["mine", "vanilla"])["vanilla"])
+      Look(color='#8C8C8C', marker='<')
+    """
+    names = list(dict.fromkeys(methods))
+    taken = {name: KNOWN[name] for name in names if name in KNOWN}
+    for name in names:
+        if name not in taken:
+            wished = zlib.crc32(name.encode("utf8", "replace")) % len(COLOURS)
+            order = [(wished + i) % len(COLOURS) for i in range(len(COLOURS))]
+            held = list(taken.values())
+            taken[name] = min(order, key=held.count)
+    return {name: Look(COLOURS[taken[name]], MARKERS[taken[name]]) for name in names}
+
+
+def shown(name: str, limit: int = 24) -> str:
+    """A name in one line that is fit for a figure, cut after `limit` characters.
+
+    Args:
+      name: any text.
+      limit: characters, at least 2.
+
+    Returns:
+      The text, with characters that no file may hold replaced.
+
+    Example:
+      >>> from hmcl_jax.report.canvas import shown
+      >>> print(shown("a very long name", 8))
+      a very …
+    """
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]", " ", str(name))
+    line = " ".join(line.split()) or "(no name)"
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def spread(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Sample standard deviation over seeds; 0 for a single seed, which has none."""
+    if values.shape[axis] == 1:
+        return np.zeros_like(values.take(0, axis=axis))
+    return values.std(axis=axis, ddof=1)
+
+
+def checked(paths: Paths) -> list[Path]:
+    """The files to write, with endings that are known.
+
+    Args:
+      paths: one or several.
+
+    Raises:
+      ValueError: for another ending, or for none at all.
+    """
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = [Path(path) for path in several]
+    if not found:
+        raise ValueError("path must name at least one picture, got none.")
+    for path in found:
+        if path.suffix.lower() not in ENDINGS:
+            raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
+    return found
+
+
+@contextlib.contextmanager
+def sheet(paths: Paths) -> Iterator[Any]:
+    """matplotlib.pyplot in the style of all figures; what was drawn is closed at the end.
+
+    Args:
+      paths: where it will be saved, so that wrong ones are refused before anything is drawn.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from hmcl_jax.report import canvas
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = Path(folder) / "line.svg"
+      ...     with canvas.sheet(path) as plt:
+      ...         figure, axes = plt.subplots()
+      ...         drawn = axes.plot([0, 1], [0, 1], color=canvas.INK)
+      ...         canvas.save(figure, path)
+      ...     path.read_text("utf8").startswith("<?xml")
+      True
+    """
+    checked(paths)
+    plt = pyplot()
+    before = set(plt.get_fignums())
+    with plt.rc_context(), warnings.catch_warnings():
+        plt.rcdefaults()
+        plt.rcParams.update(STYLE | FILES)
+        # A font without an emoji draws a box; text that stays text may still find its glyph.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
+        warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .*")
+        try:
+            yield plt
+        finally:
+            for number in set(plt.get_fignums()) - before:
+                plt.close(number)
+
+
+def save(figure: Any, paths: Paths, title: str = "") -> None:
+    """Saves a figure in several formats, each file whole or not at all.
+
+    The same figure gives the same bytes: no file holds a date. SVG files keep text as text and have
+    no background.
+
+    Args:
+      figure: drawn on a :func:`sheet`.
+      paths: of the pictures; their endings say the formats.
+      title: for those who cannot see it. Default: the figure's own.
+    """
+    title = shown(title or figure.get_suptitle() or "figure", 300)
+    metadata: dict[str, dict[str, Any]] = {
+        ".svg": {"Date": None, "Creator": None, "Title": title},
+        ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+        ".png": {"Software": None},
+    }
+    for path in checked(paths):
+        ending = path.suffix.lower()
+        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        try:
+            with pyplot().rc_context(FILES):
+                figure.savefig(
+                    partial,
+                    format=ending[1:],
+                    dpi=100 if ending == ".svg" else 150,  # of what is rasterised
+                    facecolor="none" if ending == ".svg" else "white",
+                    metadata=metadata[ending],
+                )
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def legend(figure: Any, known: Mapping[str, Look], others: Mapping[str, Any] | None = None) -> None:
+    """One legend below all panels: methods in their looks, then `others`, label to line."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=shown(name))
+        for name, look in known.items()
+    ]
+    handles += [Line2D([], [], label=label, **look) for label, look in (others or {}).items()]
+    keys(figure, handles)
+
+
+def keys(figure: Any, handles: Sequence[Any]) -> None:
+    """A legend below all panels."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(handles)))
+
+
+def rules(axes: Any, axis: str = "x") -> None:
+    """Thin lines at the ticks, behind everything."""
+    axes.grid(axis=axis, color=INK, alpha=0.13, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def grid(
+    plt: Any, panels: int, across: int, size: tuple[float, float], extra: float = 0.6, **more: Any
+) -> Any:
+    """A figure with room for some panels, and the axes of those alone.
+
+    Args:
+      plt: of :func:`sheet`.
+      panels: how many.
+      across: at most so many side by side.
+      size: inches across all of it, and down per row of panels.
+      extra: inches down for what is above and below the panels.
+      **more: for ``subplots``.
+
+    Returns:
+      The figure, its axes in a list, and how many are side by side.
+    """
+    across = 2 if panels == 4 and across == 3 else min(across, panels)
+    down = -(-panels // across)
+    figure, axes = plt.subplots(
+        *(down, across),
+        figsize=(size[0], size[1] * down + extra),
+        layout="constrained",
+        squeeze=False,
+        **more,
+    )
+    for spare in axes.flat[panels:]:
+        spare.remove()
+    return figure, list(axes.flat[:panels]), across

@@ -1,0 +1,379 @@
+"""Figures of the geometry: drift, norms, class trees in the plane, radius by depth."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax.evaluation import Drift
+from hmcl_jax.evaluation.hierarchy import RadiusByDepth
+from hmcl_jax.evaluation.radial import RadialTree
+from hmcl_jax.report import canvas
+from hmcl_jax.report.canvas import INK, WIDTH, Look, Paths, shown
+
+FEW = 4  # methods that can be told apart within the row of a task
+AXES = {
+    "radial": "Radial\n|change of time component|",
+    "angular": "Angular\n|change of cosines|\nwithin a modality",
+    "cross_modal": "Cross-modal\n|change of cosines|\nbetween modalities",
+    "paired_distance": "Paired distance\n|change of\nLorentz distance|",
+}
+
+
+def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
+    """Draws the four measures of drift: every old task, and the mean of every method.
+
+    With more than four methods the tasks are not named: each is a dot in the row of its method.
+
+    Args:
+      drift: what was measured.
+      path: of the picture, or several; the ending says the format.
+      against: the method to compare with; without it in `drift`, no reduction is written.
+    """
+    looks = canvas.looks(drift.methods)
+    few = len(drift.methods) <= FEW
+    tasks, methods = len(drift.tasks), len(drift.methods)
+    heights = [0.19 * tasks * few + 0.01, 0.21 * methods + 0.1]
+    with canvas.sheet(path) as plt:
+        figure, axes = plt.subplots(
+            *(2 if few else 1, 4),
+            figsize=(WIDTH, sum(heights) + 1.5),
+            layout="constrained",
+            squeeze=False,
+            sharey="row",
+            sharex="col",
+            height_ratios=heights if few else None,
+        )
+        for measure, label in enumerate(AXES.values()):
+            if few:
+                _task_rows(axes[0, measure], drift, measure, looks)
+            _method_rows(axes[-1, measure], drift, measure, looks, against)
+            axes[-1, measure].set_xlabel(label, fontsize=7)
+            axes[-1, measure].set_xlim(left=0)
+            axes[-1, measure].locator_params(axis="x", nbins=3)
+        if few:
+            marks = [" (R)" if kind == "retrieval" else "" for kind in drift.kinds]
+            names = [f"{shown(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
+            axes[0, 0].set_yticks(range(tasks), names)
+            axes[0, 0].set_ylim(tasks - 0.4, -0.6)
+        axes[-1, 0].set_yticks(range(methods), [shown(name, 16) for name in drift.methods])
+        axes[-1, 0].set_ylim(methods - 0.4, -0.6)
+        dots = {"marker": ".", "color": INK, "linestyle": "", "alpha": 0.5}
+        if few:
+            canvas.legend(figure, looks)
+        else:
+            canvas.legend(figure, {}, {"one old task": dots, "mean of the old tasks": _BIG})
+        title = "Drift from the end of each task to the end of the stream; lower is better"
+        if against in drift.methods:
+            title += f"\n(percent: change of the mean against {shown(against)})"
+        figure.suptitle(title)
+        canvas.save(figure, path)
+
+
+_BIG = {"marker": "o", "color": INK, "linestyle": ""}
+
+
+def _task_rows(axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look]) -> None:
+    count = len(drift.methods)
+    for index, (name, look) in enumerate(looks.items()):
+        values = drift.values[index, :, :, measure]
+        rows = np.arange(len(drift.tasks)) + (index - (count - 1) / 2) * 0.6 / count
+        axes.errorbar(
+            *(values.mean(axis=0), rows),
+            xerr=canvas.spread(values, axis=0),
+            color=look.color,
+            marker=look.marker,
+            linestyle="",
+            markersize=3.5,
+            elinewidth=0.7,
+            label=name,
+        )
+    for row, kind in enumerate(drift.kinds):
+        if kind == "retrieval":
+            axes.axhspan(row - 0.5, row + 0.5, color=INK, alpha=0.07, linewidth=0, zorder=0)
+    canvas.rules(axes)
+    axes.tick_params(axis="y", length=0)
+
+
+def _method_rows(
+    axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look], against: str
+) -> None:
+    mean = drift.mean()[..., measure]
+    cut = drift.reduction(against)[..., measure].mean(axis=1) if against in looks else None
+    for row, (name, look) in enumerate(looks.items()):
+        tasks = drift.values[row, :, :, measure].mean(axis=0)
+        error = float(canvas.spread(mean[row]))
+        axes.plot(tasks, np.full(len(tasks), row), ".", color=look.color, alpha=0.45, markersize=4)
+        axes.errorbar(
+            *(mean[row].mean(), row),
+            xerr=error,
+            color=look.color,
+            marker=look.marker,
+            markersize=6,
+            capsize=2,
+            markeredgecolor=INK,
+            markeredgewidth=0.6,
+        )
+        if cut is not None and name != against and np.isfinite(cut[row]):
+            axes.text(
+                *(1.0, row, f"{-100 * cut[row]:+.0f} %".replace("-", canvas.MINUS)),
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=6.5,
+            )
+    canvas.rules(axes)
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_norms(drift: Drift, path: Paths) -> None:
+    """Draws how the norms of old anchors changed: distributions of final over task-end norm.
+
+    Args:
+      drift: what was measured.
+      path: of the picture, or several; the ending says the format.
+    """
+    looks = canvas.looks(drift.methods)
+    count = len(drift.methods)
+    with canvas.sheet(path) as plt:
+        size = (WIDTH, 0.5 + 0.32 * count)
+        figure, panels, _ = canvas.grid(
+            *(plt, len(drift.norms), 3, size, 0.9), sharex=True, sharey=True
+        )
+        known = [held.ratios[np.isfinite(held.ratios)] for held in drift.norms.values()]
+        pooled = np.concatenate([*known, np.ones(1)])
+        low, high = np.quantile(pooled, [0.001, 0.999])
+        room = max(0.02, 0.05 * (high - low))
+        low, high = min(low, 1) - room, max(high, 1) + room
+        edges = np.linspace(low, high, 101)
+        middles = (edges[1:] + edges[:-1]) / 2
+        for axes, (modality, held) in zip(panels, drift.norms.items(), strict=True):
+            for row, look in enumerate(looks.values()):
+                ratios = held.ratios[row].reshape(-1)
+                ratios = ratios[np.isfinite(ratios)]
+                if not ratios.size:
+                    continue
+                heights = np.histogram(np.clip(ratios, low, high), edges)[0].astype(float)
+                heights = np.convolve(heights, np.hanning(7) / np.hanning(7).sum(), "same")
+                half = 0.42 * heights / heights.max()
+                axes.fill_between(
+                    *(middles, row - half, row + half),
+                    color=look.color,
+                    alpha=0.75,
+                    linewidth=0,
+                )
+                median = float(np.median(ratios))
+                axes.plot([median] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=1.2)
+                axes.text(
+                    *(1.01, row, f"{median:.3f}"),
+                    transform=axes.get_yaxis_transform(),
+                    va="center",
+                    fontsize=7,
+                )
+            axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
+            axes.set_title(f"{shown(modality)} (at the right: median)")
+            axes.tick_params(axis="y", length=0)
+            axes.tick_params(labelbottom=True)
+            canvas.rules(axes)
+        panels[0].set_xlim(low, high)
+        panels[0].set_yticks(range(count), [shown(name, 16) for name in drift.methods])
+        panels[0].set_ylim(count - 0.4, -0.6)
+        figure.supxlabel("Euclidean norm at the end of the stream / at the end of the task", size=8)
+        figure.suptitle(
+            "Norms of the anchors of all old tasks and seeds: below 1 is contraction\n"
+            "(smoothed histograms, beyond 0.1 % at either end put at the edge)"
+        )
+        canvas.save(figure, path)
+
+
+def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
+    """Draws the class tree of a task in the plane for every method, at its end and finally.
+
+    Args:
+      tree: of :func:`hmcl_jax.evaluation.radial_tree`.
+      path: of the picture, or several; the ending says the format.
+      title: which task and seed it is of.
+    """
+    radii = np.concatenate([tree.before[..., 1].ravel(), tree.after[..., 1].ravel()])
+    low, high = float(radii.min()), float(radii.max())
+    inner = max(0.0, low - 0.4 * (high - low)) if low > 0.4 * high else 0.0
+    width = high - inner or 1.0
+    with canvas.sheet(path) as plt:
+        from matplotlib.ticker import MaxNLocator
+
+        size = (WIDTH, 2.45) if len(tree.methods) > 1 else (WIDTH, 4.2)
+        figure, panels, _ = canvas.grid(plt, len(tree.methods), 3, size, 1.4)
+        scale = plt.Normalize(tree.depths.min(), max(tree.depths.max(), tree.depths.min() + 1))
+        rings = [
+            r for r in MaxNLocator(4).tick_values(inner, high) if inner + 0.1 * width < r <= high
+        ]
+        crowded = len(tree.names) > 60
+        for index, (axes, name) in enumerate(zip(panels, tree.methods, strict=True)):
+            first, last = (_plane(side[index], inner) for side in (tree.before, tree.after))
+            for ring in rings:
+                axes.add_patch(
+                    plt.Circle((0, 0), ring - inner, fill=False, ec=INK, lw=0.5, alpha=0.25)
+                )
+                axes.text(
+                    *(0, ring - inner, f"{ring:.3g}"),
+                    fontsize=6,
+                    zorder=5,
+                    alpha=0.75,
+                    ha="center",
+                    va="bottom",
+                )
+            children = np.flatnonzero(tree.parents >= 0)
+            edges = np.stack([last[children], last[tree.parents[children]]], axis=1)
+            moves = np.stack([first, last], axis=1)
+            for lines, look in (
+                (edges, {"linewidth": 0.6, "alpha": 0.3, "color": INK}),
+                (moves, {"linewidth": 0.7, "alpha": 0.8, "color": "#E69F00"}),
+            ):
+                gaps = np.full((len(lines), 1, 2), np.nan)
+                joined = np.concatenate([lines, gaps], axis=1).reshape(-1, 2)
+                axes.plot(*joined.T, zorder=1, **look)
+            if not crowded:
+                axes.plot(*first.T, "o", mfc="none", mec=INK, mew=0.4, markersize=2.5, alpha=0.6)
+            for depth in np.unique(tree.depths):
+                colour = plt.get_cmap("viridis")(scale(depth))
+                _dots(axes, last[tree.depths == depth], colour, 2.5 if crowded else 4, width)
+            axes.set_title(
+                f"{shown(name)}\nrad. {100 * tree.radial_change[index]:.1f} %   "
+                f"pair. {100 * tree.pair_change[index]:.1f} %",
+                fontsize=7.5,
+            )
+            axes.set_xlim(-1.05 * width, 1.05 * width)
+            axes.set_ylim(-1.05 * width, 1.05 * width)
+            axes.set_aspect("equal")
+            axes.axis("off")
+        if not crowded:
+            _names(panels[0], _plane(tree.after[0], inner), tree, width)
+        bar = figure.colorbar(
+            plt.cm.ScalarMappable(scale, "viridis"),
+            ax=panels,
+            location="bottom",
+            aspect=50,
+            shrink=0.6,
+            pad=0.02,
+            ticks=np.unique(tree.depths),
+        )
+        bar.outline.set_visible(False)
+        start = "free ends of lines" if crowded else "hollow"
+        bar.set_label(
+            f"depth in the class tree. Dots: end of the stream; {start}: end of the task; orange: "
+            "the way between.\n"
+            f"Rings: distance from the origin (the centre is {inner:.3g}); angle: one projection "
+            "for all.\nrad., pair.: mean absolute change of radius and of pairwise distance, over "
+            "their means, in full dimension.",
+            fontsize=7,
+        )
+        said = f": {shown(title, 60)}" if title else ""
+        figure.suptitle(f"Class tree, turned onto the task's end by a proper rotation{said}")
+        canvas.save(figure, path)
+
+
+def _dots(axes: Any, points: np.ndarray, colour: Any, size: float, width: float) -> None:
+    """Dots as ends of lines without length: one short path, where markers are one element each."""
+    ends = np.stack(
+        [points, points + np.array([1e-4 * width, 0]), np.full_like(points, np.nan)], axis=1
+    )
+    axes.plot(
+        *ends.reshape(-1, 2).T,
+        color=colour,
+        linewidth=size,
+        solid_capstyle="round",
+        snap=False,
+        zorder=3,
+    )
+
+
+def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
+    angle, radius = polar.T
+    return (radius - inner)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float) -> None:
+    """Names the points at the top of the tree, as far as names do not cover each other."""
+    taken: list[tuple[float, float]] = []
+    for i in np.argsort(tree.depths, kind="stable")[:40]:
+        x, y = points[i]
+        if all(abs(x - a) > 0.75 * width or abs(y - b) > 0.13 * width for a, b in taken):
+            taken.append((x, y))
+            side = "left" if x < 0 else "right"
+            axes.annotate(
+                *(shown(tree.names[i], 14), (x, y)),
+                xytext=(3 if x < 0 else -3, 3),
+                textcoords="offset points",
+                fontsize=5.5,
+                ha=side,
+            )
+
+
+def draw_depth(
+    methods: Sequence[str],
+    before: RadiusByDepth,
+    after: RadiusByDepth,
+    path: Paths,
+    title: str = "",
+) -> None:
+    """Draws mean radius at every depth of a class tree, at the end of its task and finally.
+
+    Args:
+      methods: names.
+      before: of :func:`hmcl_jax.evaluation.radius_by_depth` at the end of the task, its means of
+        shape ``(methods, seeds, D)``.
+      after: the same at the end of the stream.
+      path: of the picture, or several; the ending says the format.
+      title: which task it is of.
+    """
+    for name, held in (("before", before), ("after", after)):
+        if held.means.ndim != 3 or len(held.means) != len(methods):
+            raise ValueError(
+                f"{name}.means must have shape (methods, seeds, depths) for {len(methods)} "
+                f"methods, got {held.means.shape}."
+            )
+    looks = canvas.looks(methods)
+    with canvas.sheet(path) as plt:
+        figure, panels, across = canvas.grid(
+            *(plt, len(methods), 3, (WIDTH, 1.55), 0.95), sharex=True, sharey=True
+        )
+        for index, (axes, (name, look)) in enumerate(zip(panels, looks.items(), strict=True)):
+            rho = []
+            for held, style in (
+                (before, {"color": INK, "linestyle": "--", "alpha": 0.7}),
+                (after, {"color": look.color, "marker": look.marker, "markersize": 4}),
+            ):
+                means = held.means[index]
+                axes.errorbar(
+                    *(held.depths, means.mean(axis=0)),
+                    yerr=canvas.spread(means, axis=0),
+                    elinewidth=0.7,
+                    **style,
+                )
+                mean = float(np.mean(np.asarray(held.correlation)[index]))
+                rho.append(f"{mean:.2f}".replace("-", canvas.MINUS))
+            axes.set_title(f"{shown(name)}: rank correlation {rho[0]} → {rho[1]}", fontsize=7)
+            axes.tick_params(labelbottom=True)
+            axes.set_xticks(before.depths)
+            canvas.rules(axes, "y")
+            if index % across == 0:
+                axes.set_ylabel("mean radius", fontsize=7)
+        for axes in panels[-across:]:
+            axes.set_xlabel("depth in the class tree", fontsize=7)
+        counts = ", ".join(
+            f"{depth}: {count}" for depth, count in zip(before.depths, before.counts, strict=True)
+        )
+        canvas.legend(
+            figure,
+            {},
+            {
+                "end of the task": {"color": INK, "linestyle": "--", "alpha": 0.7},
+                "end of the stream": {"color": INK, "marker": "o", "markersize": 4},
+            },
+        )
+        said = f": {shown(title, 60)}" if title else ""
+        figure.suptitle(
+            f"Distance from the origin by depth{said} (mean over seeds ± standard deviation)\n"
+            f"rank correlation of radius with depth: task end → final; names by depth: {counts}",
+            fontsize=8,
+        )
+        canvas.save(figure, path)

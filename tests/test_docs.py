@@ -1,0 +1,54 @@
+"""The guide: its links lead somewhere, its examples run, what it names is there."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text("utf8"))
+    assert links or page.name == "README.md"
+    for link in links:
+        assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page):
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    found = doctest.testfile(str(page), module_relative=False, optionflags=flags)
+    assert found.failed == 0
+
+
+def test_claims_name_tests_that_exist():
+    text = (ROOT / "docs" / "claims.md").read_text("utf8")
+    named = re.findall(r"(tests/\w+\.py)(?:::(\w+))?", text)
+    assert len(named) > 15
+    for path, function in named:
+        source = (ROOT / path).read_text("utf8")
+        assert not function or f"def {function}(" in source, (path, function)
+
+
+def test_every_page_is_in_the_table_of_contents():
+    text = (ROOT / "docs" / "README.md").read_text("utf8")
+    for page in PAGES:
+        assert page.name == "README.md" or f"({page.name})" in text
+
+
+@pytest.mark.slow
+def test_the_reference_is_built_without_network(tmp_path):
+    pytest.importorskip("pdoc", reason="the extra docs is not installed")
+    script = ROOT / "docs" / "build_api.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "hmcl_jax" / "projection.html").read_text("utf8")
+    assert "closest_admissible" in page
+    for path in tmp_path.rglob("*.html"):
+        assert not re.search(r'src="(?:https?:)?//', path.read_text("utf8")), path

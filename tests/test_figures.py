@@ -1,0 +1,188 @@
+"""Every figure in every format, with odd names; SVG that fits into any page; equal bytes."""
+
+import itertools
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from hmcl_jax.evaluation import Drift, Norms, make_tree, relative_change
+from hmcl_jax.evaluation.radial import TreePoints, radial_tree
+from hmcl_jax.report import canvas
+from hmcl_jax.report.geometry_figures import draw_depth, draw_drift, draw_norms, draw_radial_tree
+from hmcl_jax.report.score_figures import (
+    draw_methods,
+    draw_retrieval,
+    draw_stages,
+    retrieval_scores,
+)
+from hmcl_jax.report.training_figure import draw_training
+
+ODD = ("a $x$ <b> & \"c\" 'd'", "😀 \x00\n" + "long " * 30, "$")
+TASKS = (*ODD, "last")
+KINDS = ("classification", "retrieval", "classification", "retrieval")
+METHODS = ("vanilla", "mine <script>alert(1)</script> $", "hmcl_ca")
+
+
+def scores(rng, seeds=2):
+    R = rng.uniform(0.2, 0.9, size=(len(METHODS), seeds, 4, 4))
+    return np.where(np.tri(4, dtype=bool), R, np.nan)
+
+
+def drift(rng, seeds=2):
+    shape = (len(METHODS), seeds)
+    norms = {
+        m: Norms(np.repeat(np.arange(3), 5), *rng.uniform(1, 2, size=(2, *shape, 15)))
+        for m in ("image", "$text$")
+    }
+    return Drift(
+        *(METHODS, tuple(range(seeds)), TASKS[:3], KINDS[:3], (5, 5, 5)),
+        rng.uniform(size=(*shape, 3, 4)),
+        rng.uniform(size=(*shape, 3, 6)),
+        norms,
+    )
+
+
+def points(rng, seeds=2):
+    rows = [(ODD[0], "top"), (ODD[1], "top"), (ODD[2], ODD[0])]
+    tree = make_tree(rows, ODD)
+    before, after = rng.normal(size=(2, len(METHODS), seeds, 4, 5)).astype(np.float32)
+    return TreePoints("task", tree, tree.names, METHODS, tuple(range(seeds)), 10.0, before, after)
+
+
+def details(rng, seeds=2):
+    names = [
+        f"{a}_to_{b}_r{k}"
+        for a, b in itertools.permutations(("general", "specific"))
+        for k in (1, 5, 10)
+    ]
+    return [
+        [{n: list(rng.uniform(size=seeds)) for n in ["score", *names]} for _ in range(t + 1)]
+        for t in range(4)
+    ]
+
+
+def stages(rng, path, seeds=2):
+    R = scores(rng, seeds)
+    R[:, :, 1, 1] = 0
+    draw_stages(relative_change(R).mean(axis=1), TASKS, KINDS, METHODS, path)
+
+
+def methods(rng, path, seeds=2):
+    columns = ("Overall", "BWT")
+    draw_methods({m: {c: rng.normal(size=seeds) for c in columns} for m in METHODS}, path)
+
+
+def retrieval(rng, path, seeds=2):
+    found = {m: retrieval_scores(details(rng, seeds), TASKS, KINDS) for m in METHODS}
+    draw_retrieval(found, path)
+
+
+def training(rng, path, seeds=2):
+    losses = {m: [rng.uniform(size=(seeds, 3)).tolist()] * 4 for m in METHODS}
+    names = ("defect_before", "defect_after", "rotation", "anchor_distance", "anchor_bound")
+    log = {n: rng.uniform(size=(seeds, 3)) for n in names} | {"rank_$a$": [3.0] * seeds}
+    log["defect_after"] = np.zeros((seeds, 3))
+    draw_training(losses, {METHODS[2]: [{}, log, log, log]}, TASKS, path)
+
+
+def depth(rng, path, seeds=2):
+    draw_depth(METHODS, *points(rng, seeds).by_depth(), path, ODD[0])
+
+
+FIGURES = {
+    "stages": stages,
+    "methods": methods,
+    "retrieval": retrieval,
+    "training": training,
+    "drift": lambda rng, path, seeds=2: draw_drift(drift(rng, seeds), path),
+    "norms": lambda rng, path, seeds=2: draw_norms(drift(rng, seeds), path),
+    "tree": lambda rng, path, seeds=2: draw_radial_tree(
+        radial_tree(points(rng, seeds)), path, ODD[0]
+    ),
+    "depth": depth,
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_in_every_format_and_fits_into_a_page(name, tmp_path):
+    paths = [tmp_path / f"{name}.{ending}" for ending in ("png", "pdf", "svg")]
+    FIGURES[name](np.random.default_rng(0), paths)
+    starts = [path.read_bytes()[:5] for path in paths]
+    assert starts == [b"\x89PNG\r", b"%PDF-", b"<?xml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in paths)
+    svg = canvas.inline_svg(paths[2], name)
+    root = ElementTree.fromstring(svg)
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert not tags & {"script", "style", "metadata", "foreignObject"}
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+    assert all(i.startswith(f"{name}-") for i in ids)
+    used = set(re.findall(r"url\(#([^)]+)\)", svg)) | set(re.findall(r'href="#([^"]+)', svg))
+    assert used <= set(ids)
+    assert "currentColor" in svg
+    assert canvas.INK not in svg
+    assert root.get("role") == "img"
+    assert root[0].text
+    assert "pt" not in (root.get("width") or "")
+
+
+def test_the_same_numbers_give_the_same_bytes(tmp_path):
+    for ending in ("png", "pdf", "svg"):
+        twice = [tmp_path / f"{n}.{ending}" for n in "ab"]
+        for path in twice:
+            methods(np.random.default_rng(0), path)
+        assert twice[0].read_bytes() == twice[1].read_bytes()
+
+
+def test_one_seed_is_drawn_too(tmp_path):
+    for name in ("methods", "retrieval", "drift", "depth"):
+        FIGURES[name](np.random.default_rng(0), tmp_path / f"{name}.svg", seeds=1)
+
+
+def test_names_stay_text(tmp_path):
+    methods(np.random.default_rng(0), tmp_path / "m.svg")
+    svg = canvas.inline_svg(tmp_path / "m.svg", "m")
+    assert "mine &lt;script&gt;" in svg
+    assert "<script" not in svg
+    assert canvas.shown(ODD[1]).startswith("😀 long")
+    assert len(canvas.shown(ODD[1])) == 24
+
+
+def test_a_hostile_svg_loses_what_runs_and_what_loads():
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9" onload="x()"><script>x()'
+        '</script><style>*{fill:red}</style><rect onclick="x()" style="fill:url(http://a/b)"/>'
+        '<image href="http://a/b.png"/><a href="javascript:x()"><path/></a></svg>'
+    )
+    clean = canvas.inline_svg(svg, "p")
+    assert not re.search(r"script|onload|onclick|http://a|<style|<a", clean)
+    with pytest.raises(ValueError, match="prefix must be"):
+        canvas.inline_svg(svg, 'a"b')
+    with pytest.raises(ValueError, match="svg must be"):
+        canvas.inline_svg("<p>", "p")
+
+
+def test_a_method_has_one_colour_whatever_is_beside_it():
+    every = canvas.looks(canvas.OWN)
+    assert len({look.color for look in every.values()}) == 12
+    for name in canvas.OWN:
+        assert canvas.looks(["other", name])[name] == every[name]
+    assert len({look.color for look in canvas.looks("abcdefghijkl").values()}) == 12
+
+
+def test_a_wrong_ending_is_refused_before_anything_is_drawn(tmp_path):
+    with pytest.raises(ValueError, match=r"path must end in .*, got .*x\.bmp"):
+        methods(np.random.default_rng(0), [tmp_path / "x.png", tmp_path / "x.bmp"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_retrieval_scores_are_final_and_immediate_in_percent():
+    held = details(np.random.default_rng(0))
+    found = retrieval_scores(held, TASKS, KINDS)
+    assert found.tasks == (TASKS[1], TASKS[3])
+    expected = 100 * np.array(held[3][1]["specific_to_general_r10"])
+    np.testing.assert_allclose(found.final[0, 1, 2], expected)
+    expected = 100 * np.array(held[1][1]["general_to_specific_r1"])
+    np.testing.assert_allclose(found.immediate[0, 0, 0], expected)

@@ -1,0 +1,315 @@
+"""A report in a real browser: nothing from the network, nothing executed, nothing cut off."""
+
+import base64
+import dataclasses
+import io
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
+
+from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.gallery import draw_all
+from hmcl_jax.report.story import report_page
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or DRIVER is None, reason="no Chromium and chromedriver on this machine"
+)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+METHODS = ("vanilla", "hmcl_ca", f'<img src=x onerror="{ATTACK}">')
+
+
+def jpeg():
+    from PIL import Image
+
+    kept = io.BytesIO()
+    Image.new("RGB", (32, 32), "teal").save(kept, "JPEG")
+    return kept.getvalue()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report of runs whose tasks, classes and methods have hostile names."""
+    rng = np.random.default_rng(0)
+    store, folder = hostile_store(rng), tmp_path_factory.mktemp("page")
+    found = analyse([make_runs(folder / "runs", store, METHODS, rng)], store, pictures=4)
+    walks = tuple(dataclasses.replace(walk, thumbnail=jpeg()) for walk in found.walks)
+    found = dataclasses.replace(found, walks=walks, lacking=HOSTILE)
+    drawings = draw_all(found, folder / "figures", [])
+    path = folder / 'a "report" #1 ?.html'
+    path.write_text(report_page(found, drawings).html(), "utf8")
+    assert path.stat().st_size < 5_000_000
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(page, tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        driver.get("about:blank")
+        driver.get_log("performance")
+        driver.get(page.as_uri())
+        yield driver
+    finally:
+        driver.quit()
+
+
+def resize(browser, width, media="screen", scheme="light"):
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [
+        {"name": "prefers-color-scheme", "value": scheme},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def test_nothing_is_asked_of_the_network_and_nothing_is_executed(browser, page):
+    asked = []
+    for entry in browser.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            asked.append(message["params"]["request"]["url"])
+    assert page.as_uri() in asked  # the log works
+    assert [url for url in asked if not url.startswith("data:") and url != page.as_uri()] == []
+    assert browser.get_log("browser") == []  # no errors, no breach of the policy
+    assert browser.execute_script("return window.attacked") is None
+    assert browser.execute_script("return document.scripts.length") == 1
+    # The log would tell, and the policy holds.
+    browser.execute_script(
+        f"const s = document.createElement('script'); s.textContent = '{ATTACK}';"
+        "document.body.append(s); s.remove()"
+    )
+    assert "Content Security Policy" in browser.get_log("browser")[0]["message"]
+    assert browser.execute_script("return window.attacked") is None
+
+
+def test_hostile_names_are_shown_as_text(browser):
+    text = browser.execute_script("return document.body.textContent")
+    for name in HOSTILE:
+        assert name.replace("\ud800", "\ufffd").replace("\x00", "\ufffd") in text
+    assert METHODS[2] in text
+    assert browser.title.startswith("<img src=x")
+    found = browser.execute_script(
+        "return [...document.querySelectorAll('*')].filter("
+        "e => [...e.attributes].some(a => a.name.startsWith('on'))).length"
+    )
+    assert found == 0
+    images = browser.execute_script("return [...document.images].map(i => [i.src, i.naturalWidth])")
+    assert images
+    assert all(src.startswith("data:image/jpeg") and width == 32 for src, width in images)
+
+
+COLUMN = """
+const table = [...document.querySelectorAll('table.sortable')].find(
+  t => t.caption.textContent.startsWith(arguments[0]));
+return [...table.tBodies[0].rows].map(r => r.children[arguments[1]].dataset.value ??
+  r.children[arguments[1]].textContent)
+"""
+
+
+def header(browser, caption, column):
+    for table in browser.find_elements(By.CSS_SELECTOR, "table.sortable"):
+        if table.find_element(By.TAG_NAME, "caption").text.startswith(caption):
+            return table.find_elements(By.CSS_SELECTOR, "thead th")[column]
+    raise AssertionError(caption)
+
+
+def test_tables_sort_by_click_and_by_keyboard(browser):
+    resize(browser, 1400)
+    caption = "Scores at the end"
+
+    def values(column):
+        return [float(value) for value in browser.execute_script(COLUMN, caption, column)]
+
+    every = {column: values(column) for column in range(1, 7)}
+    column = next(c for c, v in every.items() if v not in (sorted(v), sorted(v, reverse=True)))
+    original = every[column]
+    head = header(browser, caption, column)
+    button = head.find_element(By.TAG_NAME, "button")
+    button.click()
+    assert values(column) == sorted(original)
+    assert head.get_attribute("aria-sort") == "ascending"
+    button.click()
+    assert values(column) == sorted(original, reverse=True)
+    assert head.get_attribute("aria-sort") == "descending"
+    arrow = "return getComputedStyle(arguments[0].querySelector('.arrow'), '::after').content"
+    other = header(browser, caption, column % 6 + 1)
+    assert browser.execute_script(arrow, head) == '"\u2193"'
+    assert browser.execute_script(arrow, other) == '"\u2195"'
+    button.send_keys(Keys.ENTER)
+    assert values(column) == sorted(original)
+    button.send_keys(Keys.SPACE)
+    assert values(column) == sorted(original, reverse=True)
+    name = header(browser, caption, 0)
+    name.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    assert head.get_attribute("aria-sort") == "none"
+    assert name.get_attribute("aria-sort") == "ascending"
+    assert browser.execute_script(COLUMN, caption, 0)[1:] == ["hmcl_ca", "vanilla"]
+
+
+def test_hover_focus_and_arrows_tell_values(browser):
+    resize(browser, 1400)
+    tip = browser.find_element(By.ID, "tip")
+    cells = browser.find_elements(By.CSS_SELECTOR, "table.map td[aria-label]")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", cells[1])
+    assert not tip.is_displayed()
+    ActionChains(browser).move_to_element(cells[1]).perform()
+    assert tip.is_displayed()
+    assert tip.text.split() == cells[1].get_attribute("aria-label").split()
+    assert "%" in tip.text
+    browser.execute_script("arguments[0].focus()", cells[0])
+    assert tip.text.split() == cells[0].get_attribute("aria-label").split()
+    cells[0].send_keys(Keys.ARROW_RIGHT)
+    assert browser.switch_to.active_element == cells[1]
+    assert tip.text.split() == cells[1].get_attribute("aria-label").split()
+    assert [c.get_attribute("tabindex") for c in cells[:3]] == ["-1", "0", "-1"]
+    cells[1].send_keys(Keys.ARROW_DOWN)
+    here = browser.switch_to.active_element
+    assert here.get_attribute("aria-label") == cells[4].get_attribute("aria-label")
+    here.send_keys(Keys.ARROW_LEFT)  # task 2 was not there after task 1
+    assert browser.switch_to.active_element == here
+    assert tip.text.split() == here.get_attribute("aria-label").split()
+    here.send_keys(Keys.ESCAPE)
+    assert not tip.is_displayed()
+    box = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, innerWidth]"
+    cells[3].click()
+    browser.execute_script("arguments[0].focus()", cells[3])
+    left, right, width = browser.execute_script(box, tip)
+    assert 0 <= left < right <= width
+
+
+def test_light_and_dark(browser):
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    resize(browser, 1400, scheme="light")
+    light = browser.execute_script(ground)
+    resize(browser, 1400, scheme="dark")
+    dark = browser.execute_script(ground)
+    assert light != dark
+    toggle = browser.find_element(By.ID, "theme")
+    toggle.click()
+    assert browser.execute_script(ground) == light
+    assert toggle.get_attribute("aria-pressed") == "false"
+    toggle.send_keys(Keys.ENTER)
+    assert browser.execute_script(ground) == dark
+    resize(browser, 1400, scheme="light")
+    assert browser.execute_script(ground) == dark  # the choice holds
+    toggle.click()
+
+
+LAYOUT = """
+const wrong = [];
+const width = document.documentElement.clientWidth;
+const say = (what, e) => wrong.push(`${what}: ${e.tagName} ${e.textContent.slice(0, 40)}`);
+const inBox = (e) => e.parentElement.closest('.scroll') !== null;
+for (const one of document.querySelectorAll('details')) one.open = true;
+if (document.documentElement.scrollWidth > width) wrong.push('the page scrolls sideways');
+for (const e of document.querySelectorAll('body *')) {
+  const style = getComputedStyle(e);
+  if (!e.checkVisibility() || e.closest('svg, .unseen, .skip, #tip')) continue;
+  const r = e.getBoundingClientRect();
+  if (r.width === 0 || r.height === 0) continue;
+  if (!inBox(e) && (r.right > width + 0.5 || r.left < -0.5)) say('beyond the page', e);
+  const scrolls = ['auto', 'scroll'].includes(style.overflowX);
+  if (!scrolls && style.display !== 'inline' && e.tagName !== 'IMG') {
+    if (e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0) say('too wide', e);
+    if (style.overflowY === 'hidden' && e.scrollHeight > e.clientHeight + 1) say('cut', e);
+  }
+  const apart = [...e.children].filter((c) => {
+    const s = getComputedStyle(c);
+    return c.checkVisibility() && !['inline', 'contents'].includes(s.display)
+      && !['absolute', 'fixed', 'sticky'].includes(s.position);
+  });
+  for (let i = 1; i < apart.length; i++) {
+    const [a, b] = [apart[i - 1].getBoundingClientRect(), apart[i].getBoundingClientRect()];
+    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (across > 1 && down > 1) say('overlaps the one before', apart[i]);
+  }
+}
+return wrong;
+"""
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 400])
+def test_nothing_overflows_overlaps_or_is_cut(browser, width):
+    resize(browser, width)
+    assert "\n".join(browser.execute_script(LAYOUT)) == ""
+    # The check sees what it is for.
+    browser.execute_script(
+        "const p = document.createElement('p'); p.id = 'made'; p.textContent = 'x';"
+        "p.style = 'width: 3000px; max-width: none; margin-top: -60px';"
+        "document.querySelector('section').append(p)"
+    )
+    found = " ".join(browser.execute_script(LAYOUT))
+    browser.execute_script("document.getElementById('made').remove()")
+    for complaint in ("sideways", "beyond the page", "overlaps"):
+        assert complaint in found
+
+
+def test_headings_are_in_order_and_links_lead_somewhere(browser):
+    levels = browser.execute_script(
+        "return [...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+    lost = browser.execute_script(
+        "return [...document.querySelectorAll('a')].filter("
+        "a => !document.getElementById(a.getAttribute('href').slice(1))).length"
+    )
+    assert lost == 0
+
+
+def test_focus_is_visible(browser):
+    resize(browser, 1400)
+    button = header(browser, "Scores at the end", 1).find_element(By.TAG_NAME, "button")
+    button.send_keys(Keys.TAB)
+    style = "const s = getComputedStyle(document.activeElement); return s.outline"
+    assert browser.execute_script(style).endswith("solid 2px")
+
+
+def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
+    browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = false")
+    hidden = (
+        "return [...document.querySelectorAll('details > :not(summary)')]"
+        ".filter(e => !e.checkVisibility({contentVisibilityAuto: true})).length"
+    )
+    resize(browser, 1000)
+    assert browser.execute_script(hidden) > 0
+    resize(browser, 1000, media="print", scheme="dark")
+    assert browser.execute_script(hidden) == 0
+    assert not browser.find_element(By.ID, "theme").is_displayed()
+    assert (
+        browser.execute_script("return getComputedStyle(document.body).color") == "rgb(29, 33, 38)"
+    )
+    resize(browser, 1000)
+    pdf = base64.b64decode(browser.print_page())
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 50_000
+
+
+def test_no_complaint_came_up_meanwhile(browser):
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return window.attacked") is None

@@ -1,0 +1,104 @@
+"""Methods of the user's own, and the variants of a config."""
+
+import numpy as np
+import pytest
+
+from hmcl_jax.continual import ConfigError, TrainConfig, run_stream
+from hmcl_jax.continual.experiment import apply_variant, read_experiment
+from hmcl_jax.continual.methods import METHODS, list_methods
+from hmcl_jax.continual.plugins import load_methods
+from hmcl_jax.data.synthetic import synthetic_stream
+
+FILE = """
+import dataclasses
+from hmcl_jax.continual.method import Method
+from hmcl_jax.continual.methods import Entry
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    share: float = 0.5
+
+def make(name, settings):
+    def combine(gradients, params, state, minibatches, info):
+        return {m: settings.share * g for m, g in gradients[0].items()}
+    return Method(name, settings, combine=combine)
+
+METHODS = {"still": Entry(Settings(share=0.0), make, "no gradient at all", "0", "-")}
+"""
+CONFIG = """
+order = "seq2"
+[paper]
+title = "a title"
+[methods.vanilla]
+[methods.hmcl_mr]
+beta = 0.1
+[variants.small]
+train.batch = 64
+[variants.small.methods.hmcl_mr]
+variance = 0.5
+[variants.pocket.methods.ewc]
+"""
+
+
+@pytest.fixture(autouse=True)
+def known_methods():
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_method_of_a_file_runs_like_any_other(tmp_path):
+    assert load_methods(write(tmp_path, FILE)) == ("still",)
+    assert "still: no gradient at all" in list_methods()
+    store = synthetic_stream(tasks=2, classes=4, dimension=8, train=32, test=16)
+    found = run_stream(store, ["still"], [0], TrainConfig(batch=16))["still"]
+    assert np.array_equal(found.heads["image"][0], np.eye(8, 9, k=1))
+    settings = read_experiment(None, ["methods.still.share=0.25"], methods=["still"]).settings
+    assert settings == {"still": {"share": 0.25}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "must have METHODS = {name: Entry"),
+        ("METHODS = {}", "must have METHODS = {name: Entry"),
+        ("METHODS = {'a b': 1}", "letters, digits"),
+        ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry, got 1"),
+        ("1 / 0", "mine.py failed: ZeroDivisionError"),
+        ("def", "mine.py failed: SyntaxError"),
+        (FILE.replace('"still"', '"ewc"'), "'ewc' is a method already"),
+        (FILE.replace("return Method(name, settings, combine=combine)", "return 3"), "got 3"),
+        (FILE.replace("def make(name, settings)", "def make(name)"), "still cannot be made"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_and_adds_nothing(tmp_path, text, message):
+    before = dict(METHODS)
+    with pytest.raises(ConfigError, match=message):
+        load_methods(write(tmp_path, text))
+    assert before == METHODS
+    with pytest.raises(ConfigError, match="must be a Python file, got"):
+        load_methods(tmp_path)
+
+
+def test_a_variant_lies_on_top_of_its_file(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    found = read_experiment(path, variant="small", stream="somewhere")
+    assert found.methods == ("vanilla", "hmcl_mr")
+    assert found.settings["hmcl_mr"] == {"beta": 0.1, "variance": 0.5}
+    assert (found.train.batch, found.order, found.stream) == (64, "seq2", "somewhere")
+    own = read_experiment(path)  # the embedded stream is the default, and has a variant
+    assert own.methods == ("vanilla", "hmcl_mr", "ewc")
+    assert own.train.batch == 1024
+    assert read_experiment(path, stream="elsewhere").methods == ("vanilla", "hmcl_mr")
+    with pytest.raises(ConfigError, match=r"one of the file's \(small, pocket\), got 'large'"):
+        read_experiment(path, variant="large")
+    with pytest.raises(ConfigError, match=r"variants must be tables \[variants.NAME\], got 3"):
+        apply_variant({"variants": 3})

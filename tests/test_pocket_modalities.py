@@ -1,0 +1,144 @@
+"""The embedded stream with sounds and heat pictures: what it promises, recomputed from the file."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hmcl_jax
+from hmcl_jax.continual import Schedule, TrainConfig, read_runs, run_stream
+from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.data.pocket import EMBEDDED
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "experiments"))
+
+NEW = {"instruments": "audio", "thermal-photos": "thermal"}
+
+
+@pytest.fixture(scope="module")
+def store():
+    return hmcl_jax.load_pocket_modalities()
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return hmcl_jax.load_pocket()
+
+
+def rows(array):
+    return {row.tobytes() for row in np.asarray(array)}
+
+
+def test_form(store, pocket):
+    store.validate()
+    assert (ROOT / "hmcl_jax" / "data" / "pocket_modalities.zip").stat().st_size <= 3_000_000
+    assert (store.dimension, store.K, store.tau) == (pocket.dimension, pocket.K, pocket.tau)
+    assert store.modalities == ("audio", "image", "text", "thermal")
+    assert {task.general for task in store} == {"text"}
+    found = {task.name: task.specific for task in store if task.specific != "image"}
+    assert found == NEW  # each once
+    assert [store[name].kind for name in NEW] == ["retrieval"] * 2
+    places = [task.name for task in store]
+    assert max(places.index(name) for name in NEW) < len(store) - 5  # tasks without them follow
+    assert {task.kind for task in store if task.specific == "image"} == {
+        *("classification", "retrieval"),
+    }
+    assert all(store[name].size("test") >= 90 for name in NEW)
+    for task in store:
+        points = task.arrays["test_features" if task.classes else "test_specific"]
+        assert points.dtype == np.float16
+
+
+def test_scores_are_what_the_manifest_says(store):
+    evaluate = Evaluator(store.K)
+    described = store.describe()
+    for task in map(store.__getitem__, NEW):
+        heads = hmcl_jax.identity_heads([task.general, task.specific], store.dimension)
+        zero = float(evaluate({m: W[None] for m, W in heads.items()}, task)["score"][0])
+        assert zero == pytest.approx(task.scores["zero_shot"], abs=2e-3)
+        assert re.search(rf"{task.name} .*text > {task.specific} .*{zero:.1%}", described)
+        assert task.scores["single_task"] > task.chance
+    for name in NEW:
+        assert store[name].scores["zero_shot"] > 2 * store[name].chance
+
+
+def test_the_other_tasks_are_those_of_pocket16(store, pocket):
+    others = [task for task in store if task.name not in NEW]
+    assert [task.name for task in others] == [task.name for task in pocket]
+    for task in others:
+        whole = pocket[task.name]
+        assert task.classes == whole.classes
+        for name, array in whole.arrays.items():
+            assert np.array_equal(task.arrays[name], array)
+    assert store.fingerprint != pocket.fingerprint
+    assert list(store.orders) == ["canonical"]
+
+
+def test_train_and_test_have_no_point_in_common(store):
+    for name in NEW:
+        for side in ("specific", "general"):
+            train, test = (rows(store[name].arrays[f"{part}_{side}"]) for part in ("train", "test"))
+            assert not train & test, name
+
+
+def test_texts_lie_nearer_the_origin_than_what_they_name(store):
+    for name in NEW:
+        general, specific = (
+            np.linalg.norm(np.float32(store[name].arrays[f"test_{side}"]), axis=1)
+            for side in ("general", "specific")
+        )
+        assert general.max() < specific.min()
+
+
+def test_thumbnails_are_small_pictures_of_test_samples(store):
+    for name in NEW:
+        chosen = store[name].arrays["thumbnail_rows"]
+        assert 12 <= len(chosen) <= 24
+        assert all(store[name].thumbnail(int(row)).startswith(b"\xff\xd8\xff") for row in chosen)
+
+
+def test_licences_are_listed(store):
+    from pocket.sources import SOURCES
+
+    page = (ROOT / "DATA_LICENSES.md").read_text("utf8")
+    assert "pocket_modalities.zip" in page
+    licences = {f"{s.package} {s.version}": s.licence for s in SOURCES.values()}
+    unclear = {SOURCES[name].package for name in ("cifar10", "mnist")}
+    for task in map(store.__getitem__, NEW):
+        packages = task.provenance["packages"].split(", ")
+        for package in packages:
+            assert licences[package] in task.provenance["licences"]
+            assert package.split()[0] not in unclear
+            assert package.split()[0] in page
+    assert "not a sensor's" in store.provenance["thermal"]
+
+
+def test_both_streams_have_a_name():
+    assert {name: load().name for name, load in EMBEDDED.items()} == {
+        "pocket": "pocket16",
+        "pocket-modalities": "pocket18",
+    }
+
+
+def test_what_is_protected_turns_as_one_without_being_seen(store):
+    """A task without sounds: the head of sounds stays under MR, and turns under a rotation."""
+    order = ["instruments", "flags"]
+    config = TrainConfig(batch=64, retrieval=Schedule(2, 5e-3))
+    with tempfile.TemporaryDirectory() as out:
+        methods = ["vanilla", "hmcl_mr", "hmcl_rotation"]
+        run_stream(store, methods, [0, 1], config, order=order, out=out)
+        for name, run in read_runs(out, store).items():
+            before, after = (run.heads(n)["audio"] for n in (1, 2))
+            z = np.float32(store["instruments"].arrays["train_specific"])
+            y, later = (np.einsum("sij,nj->sni", W[..., 1:], z) for W in (before, after))
+            radii, moved = (np.linalg.norm(x, axis=2) for x in (y, later - y))
+            if name == "hmcl_rotation":
+                longer = np.abs(np.linalg.norm(later, axis=2) - radii)
+                assert np.median(moved / radii) > 0.005
+                assert np.median(longer) < 0.1 * np.median(moved)
+            else:
+                assert not moved.any()

@@ -1,0 +1,239 @@
+"""Reports as folders: what is written, what is never replaced, and the command lines."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_runs import make_runs, small_store, with_tree_points
+
+from hmcl_jax.continual import RunError
+from hmcl_jax.data.store import read_store, write_store
+from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.writing import check_report, write_report
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+METHODS = ("vanilla", "hmcl_ca")
+FIGURES = ("depth", "drift", "methods", "norms", "radial_tree", "retrieval", "stages", "training")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A store on disk, runs over it, and their analysis."""
+    rng = np.random.default_rng(3)
+    folder = tmp_path_factory.mktemp("made")
+    store = with_tree_points(small_store(), rng)
+    settings = {"name": "small", "backbone": "made", "K": store.K, "tau": store.tau}
+    write_store(folder / "store", store.tasks, **settings)
+    store = read_store(folder / "store")
+    runs = make_runs(folder / "runs", store, METHODS, rng)
+    return folder, store, analyse([runs], store, pictures=2)
+
+
+def command(name, *arguments):
+    return subprocess.run(
+        [sys.executable, str(EXPERIMENTS / name), *map(str, arguments)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_report_is_whole(made, tmp_path):
+    _, store, found = made
+    page = write_report(tmp_path / "report", found)
+    assert page == tmp_path / "report" / "report.html"
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    names = {path.relative_to(page.parent).as_posix() for path in page.parent.rglob("*.*")}
+    assert {f"figures/{f}.{e}" for f in FIGURES for e in ("png", "pdf", "svg")} <= names
+    assert {"tables/methods.md", "tables/drift.tex", "analysis.json"} <= names
+    text = page.read_text("utf8")
+    assert text.count("<svg") == len(FIGURES) - 1  # stages are maps
+    assert page.stat().st_size < 5_000_000
+    numbers = json.loads((page.parent / "analysis.json").read_text())
+    np.testing.assert_array_equal(numbers["drift"]["values"], found.drift.values)
+    assert numbers["store"]["fingerprint"] == store.fingerprint
+    assert numbers["drift"]["wilcoxon"]["hmcl_ca"][0]["pairs"] == 3
+    assert numbers["scores"]["vanilla"][0][0][1] is None
+    assert numbers["hierarchy"]["task1"]["scores"]["tie"][1][0][1] == pytest.approx(
+        found.hierarchy[0].scores["tie"][1, 0, 1]
+    )
+    radius = found.hierarchy[0].radius
+    np.testing.assert_allclose(numbers["hierarchy"]["task1"]["radius"]["means"], radius.means)
+    assert numbers["traversals"][0]["paths"]["vanilla"]["all texts"][0][-1] == "[ROOT]"
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without figures, which take their time; gives the folders that they would go to."""
+    folders = []
+
+    def no_figures(analysis, folder, formats, **options):
+        folders.append(folder)
+        folder.mkdir()
+        return {}
+
+    monkeypatch.setattr("hmcl_jax.report.writing.draw_all", no_figures)
+    return folders
+
+
+def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn):
+    _, _, found = made
+    out = tmp_path / "report"
+    write_report(out, found, formats=["svg"])
+    with pytest.raises(RunError, match="holds a report already; --replace replaces it"):
+        write_report(out, found, formats=["svg"])
+    assert len(undrawn) == 1  # refused before the work
+    (out / "old").touch()
+    write_report(out, found, formats=["svg"], replace=True)
+    assert not (out / "old").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    check_report(other)
+    (other / "thesis.tex").touch()
+    with pytest.raises(RunError, match="something else than a report; choose another --out"):
+        write_report(other, found, replace=True)
+    assert [path.name for path in other.iterdir()] == ["thesis.tex"]
+    (tmp_path / "link").symlink_to(out)
+    with pytest.raises(RunError, match="is no folder"):
+        check_report(tmp_path / "link", replace=True)
+    with pytest.raises(ValueError, match="formats must be some of"):
+        write_report(tmp_path / "new", found, formats=["gif"])
+
+
+def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, undrawn):
+    _, _, found = made
+    out = tmp_path / "report"
+    write_report(out, found, formats=["svg"])
+    before = (out / "report.html").read_bytes()
+
+    def fails(*arguments):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("hmcl_jax.report.writing.report_page", fails)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(out, found, formats=["svg"], replace=True)
+    assert (out / "report.html").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
+    made, tmp_path, monkeypatch, undrawn
+):
+    _, _, found = made
+    out = tmp_path / "report"
+    write_report(out, found)
+    (out / "old").touch()
+    real = Path.replace
+
+    def fails(self, target):
+        if ".partial-" in self.name:
+            raise OSError("cannot be moved")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OSError, match="cannot be moved"):
+        write_report(out, found, replace=True)
+    assert (out / "old").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+@pytest.fixture
+def analyse_command(monkeypatch):
+    """experiments/analyse.py, in this process."""
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    import analyse as command_line
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, arguments), "--no-cache"])
+        monkeypatch.setattr(command_line, "keep_programs", lambda on: None)
+        command_line.main()
+
+    return run
+
+
+def test_command_line(made, tmp_path, analyse_command, undrawn, capsys):
+    folder, _, _ = made
+    runs, out = folder / "runs", tmp_path / "report"
+    options = (runs, "--stream", folder / "store", "--formats", "svg", "--out", out)
+    analyse_command(*options, "--methods", "hmcl_ca", "--seed", "5")
+    said = capsys.readouterr().out
+    assert "There is no vanilla to compare with" in said
+    assert f"wrote {out / 'report.html'}" in said.replace("\n", "")
+    with pytest.raises(SystemExit, match=f"analyse: {out} holds a report already"):
+        analyse_command(*options)
+    before = (out / "analysis.json").read_text()
+    analyse_command(*options, "--replace", "--anchors", "7")
+    assert json.loads((out / "analysis.json").read_text())["drift"]["anchors"] == [7, 7, 7]
+    assert json.loads(before)["drift"]["anchors"] == [24, 24, 24]
+    with pytest.raises(SystemExit, match=r"--seed must be one of \[3, 5\], got 4"):
+        analyse_command(*options, "--replace", "--seed", "4")
+
+
+def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undrawn, capsys):
+    folder, _, _ = made
+    new = tmp_path / "new"
+    wrong = "The store of .* is not where it was: --stream must be pocket .* got 'nowhere'"
+    with pytest.raises(SystemExit, match=wrong):
+        analyse_command(folder / "runs", "--out", new)
+    with pytest.raises(SystemExit, match="over another store"):
+        analyse_command(folder / "runs", "--out", new, "--stream", "pocket")
+    runs = shutil.copytree(folder / "runs", tmp_path / "runs")
+    (runs / "results.json").unlink()
+    with pytest.raises(SystemExit, match=r"does not say which stream it is of .*--stream"):
+        analyse_command(runs)
+    analyse_command(runs, "--stream", folder / "store")
+    assert "Scores of hmcl_ca, vanilla are not shown" in capsys.readouterr().out
+    assert (runs / "report" / "report.html").is_file()
+    made_by_us = json.loads((folder / "runs" / "results.json").read_text())
+    made_by_us["about"]["experiment"]["stream"] = str(folder / "store")
+    (runs / "results.json").write_text(json.dumps(made_by_us))
+    analyse_command(runs, "--replace")  # found where the results say
+    assert "are not shown" not in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="holds no run"):
+        analyse_command(tmp_path, "--stream", folder / "store", "--out", new)
+    assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a", "b"], "--out is needed for several RUNs"),
+        (["a", "--formats", "gif"], "--formats must be some of png, pdf, svg, got 'gif'"),
+        (["a", "--anchors", "0"], "--anchors must be at least 1, got 0"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, said, analyse_command, capsys):
+    with pytest.raises(SystemExit):
+        analyse_command(*arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_begun(made, tmp_path):
+    folder, _, _ = made
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('none')")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(EXPERIMENTS)!r}]; import analyse;"
+        f"sys.argv = ['analyse.py', {str(folder / 'runs')!r}]; analyse.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'hmcl_jax[report]'" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_with_a_report(tmp_path, rng):
+    store = small_store(tasks=2)
+    write_store(tmp_path / "store", store.tasks, name="s", backbone="b", K=10.0, tau=0.1)
+    options = ["--stream", tmp_path / "store", "--out", tmp_path / "runs", "--methods", "vanilla"]
+    options += ["--seeds", "1", "--set", "train.batch=16", "--report", "--no-cache"]
+    done = command("run_stream.py", *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "runs" / "report" / "report.html").is_file()
+    done = command("run_stream.py", *options, "--resume")
+    assert done.returncode == 0, done.stderr[-2000:]
