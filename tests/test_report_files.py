@@ -178,7 +178,7 @@ def test_command_line(made, tmp_path, analyse_command, undrawn, capsys):
 def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undrawn, capsys):
     folder, _, _ = made
     new = tmp_path / "new"
-    wrong = "The store of .* is not where it was: --stream must be pocket .* got 'nowhere'"
+    wrong = "The store of .* is not where it was: --stream must be pocket, .* got 'nowhere'"
     with pytest.raises(SystemExit, match=wrong):
         analyse_command(folder / "runs", "--out", new)
     with pytest.raises(SystemExit, match="over another store"):

@@ -387,7 +387,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
     [
         (["main", "--store", "meru-x=p"], "--store is written NAME=PATH"),
         (["main", "--store", "meru-l"], "--store is written NAME=PATH"),
-        (["main", "--store", "meru-l=nowhere"], "must be pocket or the path of a store"),
+        (["main", "--store", "meru-l=nowhere"], "or the path of a store, got"),
         (["orders", "--store", "meru-l=p"], "it needs --store hycoclip-b=PATH"),
         (["mian", "--stream", "pocket"], "NAME must be one of main"),
         (["main", "--stream", "pocket", "--seeds", "a"], "--seeds must be whole numbers"),
