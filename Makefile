@@ -5,8 +5,9 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: stream reproduce test test-all bench docs lint format clean
+.PHONY: stream reproduce test test-all bench mutation docs lint format clean
 OUT ?= runs/pocket
+MODULE ?= projection
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,10 +28,15 @@ test: $(STAMP)  ## the default suite
 test-all: $(STAMP)  ## the default suite and the slow tests
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS)
 
-BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers
+BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers faults long_stream
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
 	set -e; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --short; done
+
+mutation: $(STAMP)  ## breaks a module of the method in many small ways; MODULE=projection
+	$(BIN)/python -m pip install --quiet cosmic-ray; mkdir -p build
+	PATH=$(abspath $(BIN)):$$PATH; f=tests/mutation/$(MODULE).toml; db=build/$(MODULE).sqlite; \
+	cosmic-ray init $$f $$db && cr-filter-operators $$db $$f && cosmic-ray exec $$f $$db && cr-report $$db
 
 docs: $(STAMP)  ## the reference, from docstrings, into docs/api
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
