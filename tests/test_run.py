@@ -45,7 +45,9 @@ def every(always):
     return [m if m in always else pytest.param(m, marks=pytest.mark.slow) for m in METHODS]
 
 
-@pytest.mark.parametrize("method", ["vanilla", "hmcl_rotation"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("vanilla", marks=pytest.mark.slow), "hmcl_rotation"]
+)
 def test_a_lasting_optimizer_goes_on_bitwise(tmp_path, method):
     stop_and_go_on(tmp_path, method, dataclasses.replace(FAST, reset_optimizer=False))
 
@@ -101,7 +103,7 @@ def test_learning_lowers_the_loss():
     assert all(loss[0][-1] < loss[0][0] for loss in result.losses)
 
 
-@pytest.mark.parametrize("method", every(("vanilla", "hmcl_rotation")))
+@pytest.mark.parametrize("method", every(("hmcl_rotation",)))
 def test_heads_are_made_when_a_modality_appears(method, tmp_path):
     store = small(tasks=3, modalities=3)
     assert [task.specific for task in store] == ["image", "audio", "image"]
@@ -130,7 +132,7 @@ def test_any_two_modalities_pair():
     task = dataclasses.replace(store.tasks[0], general="audio", specific="thermal")
     both = dataclasses.replace(store.tasks[0], name="both", general="audio", specific="audio")
     store = dataclasses.replace(store, tasks=(task, both), orders={"canonical": ("task1", "both")})
-    for result in run_stream(store, seeds=[0], config=FAST).values():
+    for result in run_stream(store, ["vanilla", "hmcl_ca"], [0], FAST).values():
         assert sorted(result.heads) == ["audio", "thermal"]
         assert is_complete(result.scores).all()
 

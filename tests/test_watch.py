@@ -115,9 +115,10 @@ def test_projecting_before_adamw_leaves_a_defect():
     assert "anchor_distance" not in figures
 
 
-@pytest.mark.parametrize("step", ["epoch", "minibatch"])
+@pytest.mark.parametrize("step", ["epoch", pytest.param("minibatch", marks=pytest.mark.slow)])
 def test_chunks_and_loops_log_the_same(step):
-    config = TrainConfig(batch=64, step=step, seed_axis="vmap")
+    short = {"classification": Schedule(3, 5e-4), "retrieval": Schedule(3, 5e-5)}
+    config = TrainConfig(batch=64, step=step, seed_axis="vmap", **short)
     base = run_stream(STORE, ["hmcl_rotation"], [0, 1], config)["hmcl_rotation"]
     for other in ({"device_memory": 1e-3}, {"seed_axis": "loop"}):
         again = run_stream(STORE, ["hmcl_rotation"], [0, 1], dataclasses.replace(config, **other))
