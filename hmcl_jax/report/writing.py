@@ -139,6 +139,7 @@ def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
         "config": analysis.config,
         "lacking": analysis.lacking,
         "scores": {name: result.scores for name, result in analysis.results.items()},
+        "score_seeds": {name: result.seeds for name, result in analysis.results.items()},
         "columns": {name: columns(result) for name, result in analysis.results.items()},
         "drift": None if analysis.drift is None else _drift(analysis.drift, against),
         "hierarchy": {tree.task: _hierarchy(tree) for tree in analysis.hierarchy},
