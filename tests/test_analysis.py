@@ -15,7 +15,7 @@ from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.guard import without_nan
 from hmcl_jax.evaluation import hierarchy_scores, measure_drift
 from hmcl_jax.report import write_results
-from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.analysis import analyse, compared_with
 from hmcl_jax.report.reading import read_results
 from hmcl_jax.report.story import report_page
 from hmcl_jax.report.tables import all_tables, spread
@@ -102,6 +102,23 @@ def test_several_folders_side_by_side(found, store, runs, tmp_path, rng):
         analyse([runs, more], store, methods=["gem"])
     with pytest.raises(RunError, match="given twice"):
         analyse([runs, runs], store)
+
+
+def test_the_method_to_compare_with_is_found_among_folders(store, runs, tmp_path, rng):
+    assert compared_with(["vanilla", "a/vanilla"], "vanilla") == ("vanilla", "")
+    assert compared_with(["ewc", "a/vanilla"], "vanilla") == ("a/vanilla", "")
+    assert compared_with(["ewc"], "vanilla") == ("vanilla", "")
+    more = make_runs(tmp_path / "more", store, ["vanilla", "ewc"], rng)
+    both = analyse([runs, more], store, pictures=0)
+    first = f"{runs.name}/vanilla"
+    tables = all_tables(both)
+    assert tables["drift_tests"].caption.endswith(first)
+    assert f"in brackets the change against {first}" in tables["drift"].note
+    assert "the first; --against names another" in report_page(both).html()
+    assert all_tables(both, "more/vanilla")["drift_tests"].caption.endswith("more/vanilla")
+    without = all_tables(both, "gem")["drift"]
+    assert "brackets" not in without.note
+    assert "(" not in without.rows[1][1]
 
 
 def test_runs_that_are_not_alike_are_to_be_analysed_apart(store, runs, tmp_path, rng):

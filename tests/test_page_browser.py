@@ -268,6 +268,27 @@ def test_nothing_overflows_overlaps_or_is_cut(browser, width):
         assert complaint in found
 
 
+def test_on_a_narrow_screen_a_figure_can_be_enlarged(browser):
+    resize(browser, 1400)
+    figure = browser.find_element(By.CSS_SELECTOR, "figure")
+    button = figure.find_element(By.CSS_SELECTOR, "button.enlarge")
+    assert not button.is_displayed()
+    resize(browser, 400)
+    assert button.is_displayed()
+    drawing = "return arguments[0].querySelector('svg, img').getBoundingClientRect().width"
+    assert browser.execute_script(drawing, figure) < 400
+    browser.execute_script("arguments[0].focus()", button)
+    button.send_keys(Keys.ENTER)
+    assert button.get_attribute("aria-pressed") == "true"
+    assert browser.execute_script(drawing, figure) > 900
+    assert "\n".join(browser.execute_script(LAYOUT)) == ""
+    box = "const b = arguments[0].querySelector('.scroll'); return b.scrollWidth > b.clientWidth"
+    assert browser.execute_script(box, figure)
+    button.send_keys(Keys.SPACE)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert browser.execute_script(drawing, figure) < 400
+
+
 def test_headings_are_in_order_and_links_lead_somewhere(browser):
     levels = browser.execute_script(
         "return [...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))"

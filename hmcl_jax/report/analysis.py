@@ -322,6 +322,32 @@ def _chosen(runs: Mapping[str, SavedRun], methods: Sequence[str]) -> list[str]:
     return chosen
 
 
+def compared_with(methods: Sequence[str], against: str) -> tuple[str, str]:
+    """The method that others are compared with, as it is called among several folders.
+
+    Args:
+      methods: as they are shown.
+      against: one of them, or a name that one or several of them have in their folders.
+
+    Returns:
+      The method, and a sentence if it had to be chosen; `against` itself if there is none.
+
+    Example:
+      >>> from hmcl_jax.report.analysis import compared_with
+      >>> print(compared_with(["a/vanilla", "ewc"], "vanilla"))
+      ('a/vanilla', '')
+    """
+    fitting = [method for method in methods if method.endswith(f"/{against}")]
+    if against in methods or not fitting:
+        return against, ""
+    if len(fitting) == 1:
+        return fitting[0], ""
+    return fitting[0], (
+        f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; --against "
+        "names another."
+    )
+
+
 def _joined_drift(parts: Sequence[Drift | None]) -> Drift | None:
     """Drift measured method by method, side by side."""
     known = [part for part in parts if part is not None]

@@ -108,7 +108,8 @@ def _jobs(analysis: Analysis, against: str, seed: int | None) -> dict[str, Job]:
 
 def _drawn_points(points: TreePoints, seed: int | None) -> tuple[TreePoints, int]:
     """The methods whose seed was not stopped, and the seed: the first that most methods have."""
-    going = np.isfinite(points.after).all(axis=(2, 3)) & np.isfinite(points.before).all(axis=(2, 3))
+    both = np.stack([points.before, points.after])  # (2, methods, seeds, names, d)
+    going = np.asarray(np.isfinite(both).all(axis=(0, 3, 4)))
     place = int(going.sum(axis=0).argmax()) if seed is None else points.seeds.index(seed)
     kept = np.flatnonzero(going[:, place])
     known = dataclasses.replace(

@@ -69,7 +69,7 @@ def without_stopped(result: StreamResult) -> StreamResult:
     """
     if not result.stopped:
         return result
-    going = np.flatnonzero(_going(result))
+    going = np.flatnonzero(_going(result)).tolist()
 
     def chosen(values: Sequence[Any]) -> list[Any]:
         return [values[place] for place in going]

@@ -9,7 +9,7 @@ from hmcl_jax.evaluation import bonferroni, relative_change
 from hmcl_jax.evaluation.drift import MEASURES
 from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.report import widgets
-from hmcl_jax.report.analysis import Analysis
+from hmcl_jax.report.analysis import Analysis, compared_with
 from hmcl_jax.report.drift import TITLES, p_value
 from hmcl_jax.report.markup import Markup, element, join
 from hmcl_jax.report.page import Large, Page
@@ -56,6 +56,8 @@ def report_page(
     Returns:
       The page; ``.html()`` gives the file.
     """
+    against, chosen = compared_with(analysis.methods, against)
+    notes = (*notes, chosen) if chosen else notes
     made = _Maker(analysis, drawings or {}, against)
     count = len(analysis.seeds)
     page = Page(
@@ -345,11 +347,14 @@ class _Maker:
         made = []
         for walk in self.analysis.walks:
             paths = {method: of[entailing] for method, of in walk.paths.items()}
-            title = f"{walk.title} ({walk.task})"
+            title = join(element("bdi", walk.title), " (", element("bdi", walk.task), ")")
+            alt = f"{walk.title} ({walk.task})"
             columns = [when.capitalize() for when in WHEN]
             # A picture that has been shown is not shown again: every byte counts.
             thumbnail = None if entailing else walk.thumbnail
-            made.append(widgets.traversal(title, paths, columns, thumbnail, bare=entailing))
+            made.append(
+                widgets.traversal(title, paths, columns, thumbnail, bare=entailing, alt=alt)
+            )
         return made
 
     def settings(self) -> list[object]:

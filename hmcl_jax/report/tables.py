@@ -9,7 +9,7 @@ import numpy as np
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.report import drift as drift_tables
-from hmcl_jax.report.analysis import Analysis
+from hmcl_jax.report.analysis import Analysis, compared_with
 from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, method_rows
 from hmcl_jax.report.trees import MEASURES as TREE_MEASURES
 
@@ -107,6 +107,7 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
       Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``,
       ``norms``, ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
     """
+    against, _ = compared_with(analysis.methods, against)
     found: dict[str, Table] = {}
     if analysis.results:
         found["methods"] = _methods(analysis)
@@ -203,18 +204,19 @@ def _drift(analysis: Analysis, against: str) -> dict[str, Table]:
     rows = drift_tables.drift_rows(drift, against)
     titles = dict(zip(drift_tables.TITLES.values(), MEASURES.values(), strict=True))
     anchors = f"at most {max(drift.anchors)}" if len(set(drift.anchors)) > 1 else drift.anchors[0]
+    compared = against in drift.methods and len(drift.methods) > 1
+    brackets = f"; in brackets the change against {against}" if compared else ""
     found = {
         "drift": Table(
             "Mean drift of the old tasks, by method",
             rows,
             f"{drift_tables.CONVENTION} Radial and paired distance in units of the space, angular "
-            f"and cross-modal as cosines. {anchors} anchors per task; in brackets the change "
-            f"against {against}.",
+            f"and cross-modal as cosines. {anchors} anchors per task{brackets}.",
             dict.fromkeys(range(1, len(rows[0])), min),
             titles,
         )
     }
-    if against in drift.methods and len(drift.methods) > 1:
+    if compared:
         found["drift_tests"] = Table(
             f"Adjusted p-values of the difference to {against}",
             drift_tables.drift_tests_rows(drift, against),
