@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 from hmcl_jax.report.analysis import analyse
 from hmcl_jax.report.gallery import draw_all
+from hmcl_jax.report.page import Page
 from hmcl_jax.report.story import report_page
+from hmcl_jax.report.widgets import table
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -329,6 +332,27 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     pdf = base64.b64decode(browser.print_page())
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 50_000
+
+
+def test_on_paper_a_long_table_has_its_header_on_every_page(browser, tmp_path):
+    if (reader := shutil.which("pdftotext")) is None:
+        pytest.skip("no pdftotext on this machine")
+    rows = [["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))]
+    page = Page("t", "l")
+    page.add("Long", table(rows, "Long", "note"))
+    path = tmp_path / "long.html"
+    path.write_text(page.html(), "utf8")
+    here = browser.current_url
+    browser.get(path.as_uri())
+    made = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
+    browser.get(here)
+    (tmp_path / "long.pdf").write_bytes(base64.b64decode(made))
+    command = [reader, str(tmp_path / "long.pdf"), "-"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    sheets = [sheet for sheet in text.split("\f") if "row" in sheet]
+    assert len(sheets) > 2
+    for sheet in sheets:
+        assert sheet.index("HEADER") < sheet.index("row")
 
 
 def test_no_complaint_came_up_meanwhile(browser):
