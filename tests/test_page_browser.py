@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
+from hmcl_jax.report import widgets
 from hmcl_jax.report.analysis import analyse
 from hmcl_jax.report.gallery import draw_all
 from hmcl_jax.report.page import Page
 from hmcl_jax.report.story import report_page
-from hmcl_jax.report.widgets import table
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -334,16 +334,36 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     assert len(pdf) > 50_000
 
 
+def test_on_paper_a_table_of_many_methods_is_as_wide_as_the_sheet(browser, tmp_path):
+    names = [f"folder{i:02}/hmcl_rotation" for i in range(16)]
+    rows = [
+        ["Task", "Kind", *names],
+        *([f"task {i}", "retrieval", *["45.1 (-8.4)"] * 16] for i in range(3)),
+    ]
+    page = Page("t", "l")
+    page.add("Wide", widgets.table(rows, "Wide", "note"))
+    path = tmp_path / "wide.html"
+    path.write_text(page.html(), "utf8")
+    here = browser.current_url
+    browser.get(path.as_uri())
+    resize(browser, 1000, media="print")  # less than what Chromium shrinks to a sheet
+    width = browser.execute_script("return document.querySelector('table').offsetWidth")
+    resize(browser, 1000)
+    browser.get(here)
+    assert width <= 1000
+
+
 def test_on_paper_a_long_table_has_its_header_on_every_page(browser, tmp_path):
     if (reader := shutil.which("pdftotext")) is None:
         pytest.skip("no pdftotext on this machine")
     rows = [["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))]
     page = Page("t", "l")
-    page.add("Long", table(rows, "Long", "note"))
+    page.add("Long", widgets.table(rows, "Long", "note"))
     path = tmp_path / "long.html"
     path.write_text(page.html(), "utf8")
     here = browser.current_url
     browser.get(path.as_uri())
+    resize(browser, 1000, media="")  # paper's own
     made = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
     browser.get(here)
     (tmp_path / "long.pdf").write_bytes(base64.b64decode(made))
