@@ -23,6 +23,7 @@ from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -323,7 +324,7 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     resize(browser, 1000)
     assert browser.execute_script(hidden) > 0
     resize(browser, 1000, media="print", scheme="dark")
-    assert browser.execute_script(hidden) == 0
+    WebDriverWait(browser, 20).until(lambda b: b.execute_script(hidden) == 0)
     assert not browser.find_element(By.ID, "theme").is_displayed()
     assert (
         browser.execute_script("return getComputedStyle(document.body).color") == "rgb(29, 33, 38)"

@@ -362,7 +362,8 @@ def draw_depth(
         for axes in panels[-across:]:
             axes.set_xlabel("depth in the class tree", fontsize=7)
         counts = ", ".join(
-            f"{depth}: {count}" for depth, count in zip(before.depths, before.counts, strict=True)
+            f"{depth}:\N{NO-BREAK SPACE}{count}"
+            for depth, count in zip(before.depths, before.counts, strict=True)
         )
         counts = canvas.wrapped(
             f"rank correlation of radius with depth: task end → final; names by depth: {counts}"
