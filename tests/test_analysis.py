@@ -87,6 +87,8 @@ def test_walks_end_at_the_root_and_depend_on_the_heads(found, store):
         assert all(len(pair) == 2 for pair in paths.values())
     every = [p for w in found.walks for of in w.paths.values() for p in of[False]]
     assert len(set(every)) > 1
+    named = f"<bdi>{walk.title}</bdi> (<bdi>{walk.task}</bdi>)"
+    assert named in report_page(found).html()
 
 
 def test_several_folders_side_by_side(found, store, runs, tmp_path, rng):
