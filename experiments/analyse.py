@@ -22,10 +22,10 @@ from hmcl_jax.continual.checkpoint import RUN, read_identity
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.validation import StoreError
-from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.analysis import analyse, compared_with
 from hmcl_jax.report.canvas import pyplot
 from hmcl_jax.report.progress import AnalysisView
-from hmcl_jax.report.reading import read_results
+from hmcl_jax.report.reading import read_results, stream_of
 from hmcl_jax.report.writing import FORMATS, check_report, write_report
 
 
@@ -60,22 +60,26 @@ def find_store(runs: list[str], stream: str | None) -> Store:
     """The store that runs are of: as it is named, as results.json says, or the embedded one."""
     if stream is not None:
         return open_stream(stream)
-    unknown = None
     for run in runs:
-        try:
-            about = read_results(run).about
-            return open_stream(str(about["experiment"]["stream"]))
-        except (RunError, KeyError, TypeError) as error:
-            unknown = error
-        except StoreError as error:
-            raise RunError(f"The store of {run} is not where it was: {error}") from error
+        if not Path(run).is_dir():
+            raise RunError(f"there is no folder {run}; give one of experiments/run_stream.py.")
+        if (Path(run) / RUN).is_file():
+            raise RunError(f"{run} is the run of one method; give the folder above it.")
+    for run in runs:
+        if (named := stream_of(run)) is not None:
+            try:
+                return open_stream(named)
+            except StoreError as error:
+                raise RunError(f"The store of {run} is not where it was: {error}") from error
     pocket = load_pocket()
     for path in sorted(Path(runs[0]).glob(f"*/{RUN}")):
         identity = read_identity(path.parent)
         if identity.get("store", {}).get("fingerprint") == pocket.fingerprint:
             return pocket
+    if (Path(runs[0]) / "results.json").exists():
+        read_results(runs[0])  # says what is wrong with it, if that is why
     raise RunError(
-        f"{runs[0]} does not say which stream it is of ({unknown}); name it with --stream."
+        f"{runs[0]} does not say which stream it is of (in results.json); name it with --stream."
     )
 
 
@@ -92,7 +96,10 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
         )
         if arguments.seed is not None and arguments.seed not in analysis.seeds:
             raise RunError(f"--seed must be one of {list(analysis.seeds)}, got {arguments.seed}.")
-        if arguments.against not in analysis.methods:
+        against, chosen = compared_with(analysis.methods, arguments.against)
+        if chosen:
+            console.print(chosen, markup=False)
+        elif against not in analysis.methods:
             console.print(
                 f"There is no {arguments.against} to compare with; --against names another "
                 f"({', '.join(analysis.methods)}).",

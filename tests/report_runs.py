@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from saved_runs import heads_of, save_run
 
+from hmcl_jax.continual.guard import Stopped
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
@@ -97,12 +98,29 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     )
 
 
-def make_runs(out, store: Store, methods, rng, seeds=SEEDS, finished=None):
-    """A folder with runs of some methods over a store; `finished` tasks, all by default."""
+def stop(store: Store, place: int, seeds=SEEDS) -> Stopped:
+    """What is said of a seed that was stopped on the last task."""
+    return Stopped(place, seeds[place], store.tasks[-1].name, 2, "gradient", ("image",))
+
+
+def make_runs(out, store: Store, methods, rng, seeds=SEEDS, finished=None, stopped=None):
+    """A folder with runs of some methods over a store; `finished` tasks, all by default.
+
+    `stopped` says by method which places of seeds were stopped on the last task.
+    """
+    stops = {
+        m: [stop(store, place, seeds) for place in (stopped or {}).get(m, ())] for m in methods
+    }
     for method in methods:
         steps = range(1, (finished or len(store)) + 1)
-        save_run(out, store, method, seeds, [heads_of(store, seeds, n, rng) for n in steps])
+        heads = [heads_of(store, seeds, n, rng) for n in steps]
+        save_run(out, store, method, seeds, heads, stops[method])
     if finished in (None, len(store)):
-        results = {method: made_result(store, method, seeds, rng) for method in methods}
+        results = {}
+        for method in methods:
+            made = made_result(store, method, seeds, rng)
+            for one in stops[method]:
+                made.scores[one.place, -1] = np.nan
+            results[method] = dataclasses.replace(made, stopped=tuple(stops[method]))
         write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
     return out

@@ -1,5 +1,7 @@
 """Runs on disk with heads of our choice, without training."""
 
+import dataclasses
+
 import numpy as np
 
 from hmcl_jax.continual.checkpoint import open_run
@@ -17,12 +19,14 @@ def identity(store, method, seeds):
     }
 
 
-def save_run(out, store, method, seeds, heads):
-    """A run with one step for each of `heads`, and some other state."""
+def save_run(out, store, method, seeds, heads, stopped=()):
+    """A run with one step for each of `heads`, and some other state; `stopped` from the last."""
     with open_run(out / method, identity(store, method, seeds), resume=False) as run:
         for finished, params in enumerate(heads, 1):
             state = {"params": params, "state": {"moments": np.ones((3, 3), np.float32)}}
-            run.save(finished, state, {"scores": []})
+            known = stopped if finished == len(heads) else ()
+            record = {"scores": [], "stopped": [dataclasses.asdict(one) for one in known]}
+            run.save(finished, state, record)
 
 
 def heads_of(store, seeds, finished, rng):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import numpy as np
@@ -11,13 +12,15 @@ from saved_runs import heads_of, save_run
 
 from hmcl_jax.continual import RunError, read_runs
 from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.guard import without_nan
 from hmcl_jax.evaluation import hierarchy_scores, measure_drift
 from hmcl_jax.report import write_results
-from hmcl_jax.report.analysis import analyse
+from hmcl_jax.report.analysis import analyse, compared_with
 from hmcl_jax.report.reading import read_results
 from hmcl_jax.report.story import report_page
 from hmcl_jax.report.tables import all_tables, spread
 from hmcl_jax.report.trees import class_trees
+from hmcl_jax.report.writing import write_report
 
 METHODS = ("vanilla", "hmcl_ca")
 
@@ -84,6 +87,8 @@ def test_walks_end_at_the_root_and_depend_on_the_heads(found, store):
         assert all(len(pair) == 2 for pair in paths.values())
     every = [p for w in found.walks for of in w.paths.values() for p in of[False]]
     assert len(set(every)) > 1
+    named = f"<bdi>{walk.title}</bdi> (<bdi>{walk.task}</bdi>)"
+    assert named in report_page(found).html()
 
 
 def test_several_folders_side_by_side(found, store, runs, tmp_path, rng):
@@ -99,6 +104,23 @@ def test_several_folders_side_by_side(found, store, runs, tmp_path, rng):
         analyse([runs, more], store, methods=["gem"])
     with pytest.raises(RunError, match="given twice"):
         analyse([runs, runs], store)
+
+
+def test_the_method_to_compare_with_is_found_among_folders(store, runs, tmp_path, rng):
+    assert compared_with(["vanilla", "a/vanilla"], "vanilla") == ("vanilla", "")
+    assert compared_with(["ewc", "a/vanilla"], "vanilla") == ("a/vanilla", "")
+    assert compared_with(["ewc"], "vanilla") == ("vanilla", "")
+    more = make_runs(tmp_path / "more", store, ["vanilla", "ewc"], rng)
+    both = analyse([runs, more], store, pictures=0)
+    first = f"{runs.name}/vanilla"
+    tables = all_tables(both)
+    assert tables["drift_tests"].caption.endswith(first)
+    assert f"in brackets the change against {first}" in tables["drift"].note
+    assert "the first; --against names another" in report_page(both).html()
+    assert all_tables(both, "more/vanilla")["drift_tests"].caption.endswith("more/vanilla")
+    without = all_tables(both, "gem")["drift"]
+    assert "brackets" not in without.note
+    assert "(" not in without.rows[1][1]
 
 
 def test_runs_that_are_not_alike_are_to_be_analysed_apart(store, runs, tmp_path, rng):
@@ -175,17 +197,184 @@ def test_results_that_are_damaged_say_what_to_do(copy, store):
     refused("KeyError: 'methods'", lambda made: made.pop("methods"))
     refused("no method", lambda made: made["methods"].clear())
     refused("shape", lambda made: made["methods"]["vanilla"]["scores"].pop())
-    refused(
-        "not complete",
-        lambda made: made["methods"]["vanilla"]["scores"][0][3].__setitem__(0, None),
-    )
-    refused("losses of vanilla", lambda made: made["methods"]["vanilla"]["losses"].pop())
+    for key, value, said in (
+        ("losses", [[["x"]] * 2] * 4, "losses of vanilla, task 1, must be numbers, got 'x'"),
+        (
+            "losses",
+            [[[1.0], [1.0, 2.0]]] * 4,
+            "losses of vanilla, task 1, must be numbers of shape",
+        ),
+        ("losses", [[]], "losses of vanilla must be a list of 4 entries"),
+        ("seconds", [{"learn": "1.5"}] * 4, "seconds of vanilla, task 1, learn must be a number"),
+        ("seconds", [[1]] * 4, "seconds of vanilla, task 1, must be an object"),
+        ("logs", [{"defect_after": 1.0}] * 4, "logs of vanilla, task 1, defect_after must be"),
+        ("logs", {"a": 1}, "logs of vanilla must be a list"),
+        ("details", [[{"score": 0.5}]] * 4, "details of vanilla, task 1, score must be"),
+        ("details", [[{}, {}]] * 4, "details of vanilla, task 1, must be a list of 1 entries"),
+        ("scores", [[["0.5"] * 4] * 4] * 2, "scores of vanilla must be numbers, got '0.5'"),
+        ("scores", 1.0, "scores of vanilla must be numbers of shape"),
+        ("stopped", [{"place": 0}], "damaged or of another kind: KeyError: 'modalities'"),
+    ):
+        refused(said, lambda made, k=key, v=value: made["methods"]["vanilla"].update({k: v}))
+    refused("kinds must be a list of str", lambda made: made.update(kinds=[1, 2, 3, 4]))
+    refused("3 kinds of 4 tasks", lambda made: made["kinds"].pop())
+    refused("seeds must be a list of int", lambda made: made.update(seeds="35"))
+    refused("methods must be an object", lambda made: made.update(methods=[1]))
+    refused("vanilla must be an object", lambda made: made["methods"].update(vanilla=3))
+    refused("about must be an object", lambda made: made.update(about=3))
     made = json.loads(json.dumps(good))
     del made["methods"]["hmcl_ca"]
     path.write_text(json.dumps(made))
     found = analyse([copy], store, pictures=0)
     assert list(found.results) == ["vanilla"]
     assert "Scores of hmcl_ca are not shown" in found.lacking[0]
+
+
+def test_results_that_disagree_with_the_runs_are_refused(copy, store):
+    path = copy / "results.json"
+    good = json.loads(path.read_text())
+    for what, beside in (("tasks", "run.json"), ("kinds", "the store"), ("seeds", "run.json")):
+        path.write_text(json.dumps({**good, what: good[what][::-1]}))
+        with pytest.raises(RunError, match=rf"results.json and .*{beside}.* disagree in {what}"):
+            analyse([copy], store)
+
+
+def test_one_incomplete_matrix_loses_the_scores_of_one_method(copy, store):
+    path = copy / "results.json"
+    made = json.loads(path.read_text())
+    made["methods"]["vanilla"]["scores"][0][3][0] = None
+    path.write_text(json.dumps(made))
+    found = analyse([copy], store, pictures=0)
+    assert list(found.results) == ["hmcl_ca"]
+    assert found.geometry == METHODS
+    (sentence,) = found.lacking
+    assert "Scores of vanilla are not shown" in sentence
+    assert "not complete" in sentence
+    assert "--resume" in sentence
+
+
+def test_scores_of_0_are_shown(copy, store):
+    path = copy / "results.json"
+    made = json.loads(path.read_text())
+    zero = np.where(np.tri(4), 0.0, np.nan)
+    for entry in made["methods"].values():
+        entry["scores"] = without_nan([zero.tolist()] * 2)
+    path.write_text(json.dumps(made))
+    found = analyse([copy], store, pictures=0)
+    assert found.lacking == ()
+    assert 'id="stages"' in report_page(found).html()
+
+
+@pytest.fixture(scope="module")
+def stopped(store, tmp_path_factory):
+    """hmcl_ca has lost its first seed, and ewc both."""
+    folder = tmp_path_factory.mktemp("stopped")
+    names = ("vanilla", "hmcl_ca", "ewc")
+    return make_runs(
+        folder,
+        store,
+        names,
+        np.random.default_rng(2),
+        stopped={"hmcl_ca": (0,), "ewc": (0, 1)},
+    )
+
+
+def test_stopped_seeds_are_left_out_and_named(stopped, store, tmp_path):
+    found = analyse([stopped], store, pictures=2)
+    assert found.geometry == ("vanilla", "hmcl_ca")
+    assert list(found.results) == ["vanilla", "hmcl_ca"]
+    assert found.results["hmcl_ca"].seeds == (5,)
+    said = " ".join(found.lacking)
+    assert "hmcl_ca: seed 3 stopped on task 'task4', in epoch 2" in said
+    assert "hmcl_ca are over the other 1" in said
+    assert "Scores of ewc are not shown: all its seeds were stopped" in said
+    assert (
+        "Drift, hierarchy and traversals of ewc are not shown: all its seeds were stopped" in said
+    )
+    assert str(stopped / "ewc") in said
+    assert "vanilla:" not in said
+    for values in (found.drift.values, found.drift.cones, found.drift.norms["image"].ratios):
+        np.testing.assert_array_equal(
+            np.isnan(values).all(axis=tuple(range(2, values.ndim))), [[False, False], [True, False]]
+        )
+    alone = read_runs(stopped, store)["hmcl_ca"].heads()
+    assert np.isnan(alone["image"][0]).all()
+    tree = found.hierarchy[1]
+    assert np.isnan(tree.scores["top1"][1, 0]).all()
+    assert np.isfinite(tree.scores["top1"][1, 1]).all()
+    tables = all_tables(found)
+    for table in tables.values():
+        assert not re.search(r"\bnan\b", table.markdown())
+        row = next((row for row in table.rows if row[0] == "hmcl_ca"), ("",))
+        assert "±" not in " ".join(row)
+    drift = found.drift.values[1, 1].mean(axis=0)
+    assert [cell.split()[0] for cell in tables["drift"].rows[2][1:]] == [f"{x:.4f}" for x in drift]
+    page = write_report(tmp_path / "report", found, formats=["svg"]).read_text("utf8")
+    assert not re.search(r">[^<]*\bnan\b[^<]*</t[dh]", page)
+    assert "seed 3 stopped on task" in page
+    for path in (tmp_path / "report" / "figures").glob("*.svg"):
+        assert not re.search(r">[^<]*\bnan\b[^<]*</text>", path.read_text("utf8")), path
+    assert {path.stem for path in (tmp_path / "report" / "figures").iterdir()} >= {
+        *("depth", "drift", "methods", "norms", "radial_tree", "retrieval", "stages", "training")
+    }
+
+
+def test_stopped_seeds_are_known_without_results(stopped, store, tmp_path):
+    copied = shutil.copytree(stopped, tmp_path / "runs")
+    (copied / "results.json").unlink()
+    found = analyse([copied], store, pictures=0)
+    assert found.geometry == ("hmcl_ca", "vanilla")
+    assert "hmcl_ca: seed 3 stopped on task 'task4'" in " ".join(found.lacking)
+
+
+def test_a_method_whose_heads_have_burst_is_left_out(store, tmp_path, rng):
+    make_runs(tmp_path, store, METHODS, rng)
+    shutil.rmtree(tmp_path / "hmcl_ca")
+    burst = [heads_of(store, SEEDS, n, rng) for n in range(1, 5)]
+    burst[-1] = {m: W * np.float32(1e25) for m, W in burst[-1].items()}
+    save_run(tmp_path, store, "hmcl_ca", SEEDS, burst)
+    found = analyse([tmp_path], store, pictures=2)
+    assert found.geometry == found.drift.methods == ("vanilla",)
+    (sentence,) = found.lacking
+    assert "Drift, hierarchy and traversals of hmcl_ca are not shown" in sentence
+    assert str(tmp_path / "hmcl_ca") in sentence
+    report_page(found).html()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("measure_drift", FloatingPointError),
+        ("measure_trees", ValueError),
+        ("measure_walks", np.linalg.LinAlgError),
+    ],
+)
+def test_an_analysis_that_fails_for_one_method_keeps_the_others(
+    name, error, runs, store, monkeypatch
+):
+    from hmcl_jax.report import analysis
+
+    real, calls = getattr(analysis, name), []
+
+    def fails(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise error("radii must be finite.")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(analysis, name, fails)
+    found = analyse([runs], store, pictures=1)
+    assert found.geometry == ("vanilla",)
+    (sentence,) = found.lacking
+    assert "of hmcl_ca are not shown: radii must be finite (" in sentence
+    assert str(runs / "hmcl_ca") in sentence
+
+
+def test_a_folder_that_is_not_there_is_named(runs, store, tmp_path):
+    with pytest.raises(RunError, match=r"there is no folder .*nowhere"):
+        analyse([runs, tmp_path / "nowhere"], store)
+    with pytest.raises(RunError, match="is the run of one method; give the folder above it"):
+        analyse([runs / "vanilla"], store)
 
 
 def test_results_without_details_have_no_table_of_recall(found):

@@ -10,6 +10,7 @@ import pytest
 from hmcl_jax.evaluation import Drift, Norms, make_tree, relative_change
 from hmcl_jax.evaluation.radial import TreePoints, radial_tree
 from hmcl_jax.report import canvas
+from hmcl_jax.report.drift import norm_rows
 from hmcl_jax.report.geometry_figures import draw_depth, draw_drift, draw_norms, draw_radial_tree
 from hmcl_jax.report.score_figures import (
     draw_methods,
@@ -170,6 +171,54 @@ def test_a_method_has_one_colour_whatever_is_beside_it():
     for name in canvas.OWN:
         assert canvas.looks(["other", name])[name] == every[name]
     assert len({look.color for look in canvas.looks("abcdefghijkl").values()}) == 12
+
+
+def test_a_method_in_several_folders_keeps_its_colour_in_other_shades_and_markers():
+    places = ("vanilla", *(f"{f}/{m}" for f in "abc" for m in ("vanilla", "ewc")))
+    found = canvas.looks(["a/mine", *places, *(f"other {i}" for i in range(20))])
+    assert found["vanilla"] == canvas.looks(["vanilla"])["vanilla"]
+    assert len(set(found.values())) == len(found)
+    for grey in (found["a/vanilla"].color, found["b/vanilla"].color):
+        assert len({grey[i : i + 2] for i in (1, 3, 5)}) == 1
+        assert grey != found["vanilla"].color
+    assert canvas.looks(["b/vanilla"])["b/vanilla"] == found["vanilla"]
+
+
+LONG = tuple(f"pocket8/hmcl_rotation_{i:02}" + "x" * 42 for i in range(5))
+
+
+def boxes(figure):
+    """Where titles are, in pixels: of the figure, and of its panels from left to right."""
+    figure.canvas.draw()
+    panels = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+    return figure.bbox, [figure._suptitle.get_window_extent(), *panels]
+
+
+@pytest.mark.parametrize(
+    "name", ["stages", "methods", "retrieval", "drift", "norms", "tree", "depth"]
+)
+def test_no_title_is_cut_or_covers_another(name, tmp_path, monkeypatch):
+    held = []
+    monkeypatch.setattr(canvas, "save", lambda figure, path, *more: held.append(boxes(figure)))
+    for what in ("METHODS", "TASKS"):
+        monkeypatch.setitem(globals(), what, LONG[: 3 if what == "METHODS" else 4])
+    monkeypatch.setitem(globals(), "ODD", LONG[:3])
+    FIGURES[name](np.random.default_rng(0), tmp_path / "f.png")
+    ((whole, titles),) = held
+    for title in titles:
+        assert whole.x0 <= title.x0, title
+        assert title.x1 <= whole.x1, title
+    for one, other in itertools.combinations(titles, 2):
+        assert not one.overlaps(other)
+
+
+def test_the_figure_of_norms_says_the_medians_of_the_table(tmp_path):
+    found = drift(np.random.default_rng(0), seeds=3)
+    draw_norms(found, tmp_path / "n.svg")
+    texts = re.findall(r">([\d.]+)</text>", (tmp_path / "n.svg").read_text("utf8"))
+    for row in norm_rows(found)[1:]:
+        for cell in row[1:]:
+            assert cell.split()[0] in texts
 
 
 def test_a_wrong_ending_is_refused_before_anything_is_drawn(tmp_path):

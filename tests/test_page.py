@@ -7,6 +7,7 @@ import pytest
 from report_runs import HOSTILE
 
 from hmcl_jax.report import widgets
+from hmcl_jax.report.drift import p_value
 from hmcl_jax.report.markup import Markup, element, escape, join
 from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.widgets import Scale, heat_map, leading_number, picture, table
@@ -160,6 +161,20 @@ def test_pictures_are_within_the_page():
         picture(b"GIF89a", "", "")
     assert widgets.data_uri(b"<svg onload=x>") is None
     assert "no picture" in Reader(widgets.traversal("t", {"m": [["a"]]}, ["end"], b"<svg>")).text
+
+
+def test_a_title_may_hold_names_that_are_kept_apart():
+    title = join(element("bdi", "<cat>"), " (", element("bdi", "pets"), ")")
+    made = widgets.traversal(title, {"m": [["a"]]}, ["end"], JPEG, alt="<cat> (pets)")
+    assert "<bdi>&lt;cat&gt;</bdi> (<bdi>pets</bdi>)" in made
+    read = Reader(made)
+    assert read.all("img")[0]["alt"] == "The picture: <cat> (pets)"
+    assert read.all("div")[1]["aria-label"] == "Walks from <cat> (pets)"
+
+
+def test_a_p_value_shows_on_which_side_of_a_twentieth_it_is():
+    found = [p_value(p) for p in (0.04, 0.04634, 0.0498, 0.05, 0.0502, 0.04996, 0.06, 1.0)]
+    assert found == ["0.04", "0.0463", "0.0498", "0.05", "0.0502", "0.04996", "0.06", "1"]
 
 
 def test_sections_have_anchors_of_their_own():

@@ -6,13 +6,16 @@ import io
 import itertools
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
+from hmcl_jax.report import widgets
 from hmcl_jax.report.analysis import analyse
 from hmcl_jax.report.gallery import draw_all
+from hmcl_jax.report.page import Page
 from hmcl_jax.report.story import report_page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -269,6 +272,27 @@ def test_nothing_overflows_overlaps_or_is_cut(browser, width):
         assert complaint in found
 
 
+def test_on_a_narrow_screen_a_figure_can_be_enlarged(browser):
+    resize(browser, 1400)
+    figure = browser.find_element(By.CSS_SELECTOR, "figure")
+    button = figure.find_element(By.CSS_SELECTOR, "button.enlarge")
+    assert not button.is_displayed()
+    resize(browser, 400)
+    assert button.is_displayed()
+    drawing = "return arguments[0].querySelector('svg, img').getBoundingClientRect().width"
+    assert browser.execute_script(drawing, figure) < 400
+    browser.execute_script("arguments[0].focus()", button)
+    button.send_keys(Keys.ENTER)
+    assert button.get_attribute("aria-pressed") == "true"
+    assert browser.execute_script(drawing, figure) > 900
+    assert "\n".join(browser.execute_script(LAYOUT)) == ""
+    box = "const b = arguments[0].querySelector('.scroll'); return b.scrollWidth > b.clientWidth"
+    assert browser.execute_script(box, figure)
+    button.send_keys(Keys.SPACE)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert browser.execute_script(drawing, figure) < 400
+
+
 def test_headings_are_in_order_and_links_lead_somewhere(browser):
     levels = browser.execute_script(
         "return [...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))"
@@ -310,6 +334,47 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     pdf = base64.b64decode(browser.print_page())
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 50_000
+
+
+def test_on_paper_a_table_of_many_methods_is_as_wide_as_the_sheet(browser, tmp_path):
+    names = [f"folder{i:02}/hmcl_rotation" for i in range(16)]
+    rows = [
+        ["Task", "Kind", *names],
+        *([f"task {i}", "retrieval", *["45.1 (-8.4)"] * 16] for i in range(3)),
+    ]
+    page = Page("t", "l")
+    page.add("Wide", widgets.table(rows, "Wide", "note"))
+    path = tmp_path / "wide.html"
+    path.write_text(page.html(), "utf8")
+    here = browser.current_url
+    browser.get(path.as_uri())
+    resize(browser, 1000, media="print")  # less than what Chromium shrinks to a sheet
+    width = browser.execute_script("return document.querySelector('table').offsetWidth")
+    resize(browser, 1000)
+    browser.get(here)
+    assert width <= 1000
+
+
+def test_on_paper_a_long_table_has_its_header_on_every_page(browser, tmp_path):
+    if (reader := shutil.which("pdftotext")) is None:
+        pytest.skip("no pdftotext on this machine")
+    rows = [["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))]
+    page = Page("t", "l")
+    page.add("Long", widgets.table(rows, "Long", "note"))
+    path = tmp_path / "long.html"
+    path.write_text(page.html(), "utf8")
+    here = browser.current_url
+    browser.get(path.as_uri())
+    resize(browser, 1000, media="")  # paper's own
+    made = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
+    browser.get(here)
+    (tmp_path / "long.pdf").write_bytes(base64.b64decode(made))
+    command = [reader, str(tmp_path / "long.pdf"), "-"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    sheets = [sheet for sheet in text.split("\f") if "row" in sheet]
+    assert len(sheets) > 2
+    for sheet in sheets:
+        assert sheet.index("HEADER") < sheet.index("row")
 
 
 def test_no_complaint_came_up_meanwhile(browser):

@@ -106,6 +106,50 @@ def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn):
         write_report(tmp_path / "new", found, formats=["gif"])
 
 
+def test_a_folder_that_cannot_be_written_is_refused_at_once(made, tmp_path, monkeypatch, undrawn):
+    _, _, found = made
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file is no folder; choose another --out"):
+        check_report(tmp_path / "file" / "deep" / "report")
+
+    def fails(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hmcl_jax.report.writing.tempfile.TemporaryFile", fails)
+    with pytest.raises(RunError, match=r"Permission denied; choose another --out"):
+        write_report(tmp_path / "new" / "report", found)
+    assert undrawn == []
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_wrong_folders_are_named_before_the_stream_is_asked_for(made, tmp_path, analyse_command):
+    folder, _, _ = made
+    with pytest.raises(SystemExit, match=r"there is no folder .*nowhere"):
+        analyse_command(tmp_path / "nowhere", "--out", tmp_path / "new")
+    with pytest.raises(SystemExit, match="is the run of one method; give the folder above it"):
+        analyse_command(folder / "runs" / "vanilla", "--out", tmp_path / "new")
+    runs = shutil.copytree(folder / "runs", tmp_path / "runs")
+    (runs / "results.json").write_text("{")
+    with pytest.raises(SystemExit, match=r"damaged or of another kind: .*--resume\."):
+        analyse_command(runs, "--out", tmp_path / "new")
+
+
+def test_damaged_numbers_do_not_hide_which_stream_it_is(
+    made, tmp_path, analyse_command, undrawn, capsys
+):
+    folder, _, _ = made
+    runs = shutil.copytree(folder / "runs", tmp_path / "runs")
+    saved = json.loads((runs / "results.json").read_text())
+    saved["about"]["experiment"]["stream"] = str(folder / "store")
+    saved["methods"]["vanilla"]["scores"][0][3][0] = None
+    (runs / "results.json").write_text(json.dumps(saved))
+    analyse_command(runs)
+    said = capsys.readouterr().out
+    assert "Scores of vanilla are not shown" in said
+    assert "Scores of hmcl_ca" not in said
+    assert "--stream" not in said
+
+
 def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, undrawn):
     _, _, found = made
     out = tmp_path / "report"

@@ -24,6 +24,7 @@ from hmcl_jax.continual.checkpoint import (
     read_identity,
     read_note,
 )
+from hmcl_jax.continual.guard import Stopped
 from hmcl_jax.data.store import Store
 
 HEADS = "state['params']["
@@ -55,6 +56,26 @@ class SavedRun:
     def finished(self) -> int:
         """Number of tasks that are finished."""
         return latest_step(self.path / STEPS) or 0
+
+    def stopped(self) -> tuple[Stopped, ...]:
+        """The seeds that were stopped until now (:mod:`hmcl_jax.continual.guard`).
+
+        Raises:
+          RunError: if the newest step is damaged.
+        """
+        if not self.finished:
+            return ()
+        step = self.path / STEPS / str(self.finished)
+        try:
+            return tuple(
+                Stopped(**{**found, "modalities": tuple(found["modalities"])})
+                for found in read_note(step)["record"].get("stopped", [])
+            )
+        except (KeyError, TypeError) as error:
+            raise RunError(
+                f"{step} does not say which seeds were stopped ({error!r}); run again with "
+                "another --out."
+            ) from error
 
     def heads(self, finished: int | None = None) -> dict[str, np.ndarray]:
         """The heads after some task.

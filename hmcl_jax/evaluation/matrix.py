@@ -179,7 +179,8 @@ def relative_change(R: ArrayLike) -> NDArray[np.float64]:
     r"""What has become of each task's score since it was learned, in percent of it.
 
     :math:`100\,(R_{ti} - R_{ii}) / R_{ii}`, as in the paper's stage-wise figure
-    (fig:stage_task_relative_change). A mean over seeds is one of changes, not of scores.
+    (fig:stage_task_relative_change). The mean of it over seeds is not the change of mean scores,
+    which is what the report shows: there R is the mean over seeds.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.

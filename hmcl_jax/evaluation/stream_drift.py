@@ -19,6 +19,7 @@ from hmcl_jax import _checks, lorentz
 from hmcl_jax.data.store import Store
 from hmcl_jax.evaluation.anchors import Anchors, fixed_anchors
 from hmcl_jax.evaluation.drift import cone_changes, drift_measures
+from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.evaluation.signed_rank import Wilcoxon, wilcoxon
 from hmcl_jax.head import apply_head
 
@@ -59,6 +60,8 @@ class Norms:
 @dataclasses.dataclass(frozen=True)
 class Drift:
     """Drift of every old task between its end and the end of the stream.
+
+    All numbers of a seed that was stopped are NaN.
 
     Attributes:
       methods: names.
@@ -107,13 +110,13 @@ class Drift:
         Args:
           method: its name.
           against: the other's.
-          seed: of the runs compared. Default: means over all seeds.
+          seed: of the runs compared. Default: means over all seeds that were not stopped.
 
         Returns:
           One for each of :data:`hmcl_jax.evaluation.drift.MEASURES`; for all of them to hold at
           once, see :func:`bonferroni`.
         """
-        values = self.values.mean(axis=1) if seed is None else self.values[:, self._seed(seed)]
+        values = seed_mean(self.values, 1) if seed is None else self.values[:, self._seed(seed)]
         differences = values[self._index(against)] - values[self._index(method)]
         return [wilcoxon(column) for column in differences.T]
 
@@ -187,7 +190,11 @@ def measure_drift(
     for index, task in enumerate(tasks):
         for side in Anchors._fields:
             owners.setdefault(getattr(task, side), []).append((index, side))
+    values, cones = stacked(0), stacked(1)
     norms = stacked(2)  # (methods, seeds, tasks, before and after, sides, anchors)
+    stopped = np.isnan(norms).any(axis=(2, 3, 4, 5))
+    for found in (values, cones, norms):  # angles and cones of NaN may be numbers
+        found[stopped] = np.nan
     sizes = [min(norm_anchors, len(features.general)) for features in known]
 
     def pooled(places: list[tuple[int, str]]) -> Norms:
@@ -207,8 +214,8 @@ def measure_drift(
         tasks=tuple(task.name for task in tasks),
         kinds=tuple(task.kind for task in tasks),
         anchors=tuple(counts),
-        values=stacked(0),
-        cones=stacked(1),
+        values=values,
+        cones=cones,
         norms={modality: pooled(places) for modality, places in sorted(owners.items())},
     )
 

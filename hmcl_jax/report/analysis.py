@@ -15,14 +15,22 @@ import numpy as np
 
 from hmcl_jax import _checks
 from hmcl_jax.continual import read_runs
-from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.checkpoint import RUN, RunError
 from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.guard import Stopped
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.continual.saved import SavedRun
 from hmcl_jax.data.store import Store
 from hmcl_jax.evaluation import Drift, Norms, Tree, TreePoints, measure_drift
 from hmcl_jax.report.reading import SavedResults, read_results
-from hmcl_jax.report.trees import Hierarchy, MeasuredTree, class_trees, measure_trees
+from hmcl_jax.report.results import without_stopped
+from hmcl_jax.report.trees import (
+    Hierarchy,
+    MeasuredTree,
+    class_trees,
+    going_seeds,
+    measure_trees,
+)
 from hmcl_jax.report.walks import Walk, choose_walks, measure_walks
 
 Listener = Callable[[str, int, int], None]
@@ -41,12 +49,12 @@ class Analysis:
       seeds: of the runs.
       settings: of each method.
       config: shared settings of each method's run.
-      results: by method, for those that are finished.
+      results: by method, for those that are finished, over the seeds that were not stopped.
       about: by folder, what stands beside its results.
       drift: of the methods that have all checkpoints; None if there is none.
       hierarchy: of each classification task with a tree, for the methods of `geometry`.
       tree_points: where the names of one tree are, for a drawing.
-      walks: from pictures to the root, of the first seed.
+      walks: from pictures to the root, of each method's first seed that was not stopped.
       geometry: the methods that `drift`, `hierarchy` and `walks` are of.
       lacking: sentences on what could not be measured and what to run again.
     """
@@ -149,17 +157,26 @@ def analyse(
         seen = _Remembered(**{f.name: getattr(run, f.name) for f in dataclasses.fields(run)})
         kappa = float(run.config.get("kappa", 0.1))
         try:
+            if label not in results:
+                lacking += _stopped(label, seen.stopped(), len(run.seeds))
+            going = going_seeds(seen)
             drift = None
             if len(tasks) > 1:
                 amounts = {"anchors": anchors, "norm_anchors": norm_anchors}
                 drift = measure_drift({label: seen}, store, **amounts)
+                _check_finite(drift, going)
             kept[label] = (
                 drift,
                 measure_trees(seen, tasks, trees, evaluator),
                 measure_walks(seen, walks, store.K, kappa),
             )
-        except RunError as error:
-            lacking.append(f"Drift, hierarchy and traversals of {label} are not shown. {error}")
+        except (RunError, ValueError, FloatingPointError) as error:
+            what = f"Drift, hierarchy and traversals of {label} are not shown"
+            if isinstance(error, RunError):
+                lacking.append(f"{what}. {error}")
+            else:
+                remedy = "run it again with a lower learning rate, or leave it out with --methods"
+                lacking.append(f"{what}: {str(error).rstrip('.')} ({run.path}); {remedy}.")
     if len(tasks) < 2:
         lacking.append("Drift is of tasks that others follow; this stream has one task only.")
     if not kept and not results:
@@ -195,6 +212,9 @@ def _read(
     folders: tuple[Path, ...], store: Store, lacking: list[str]
 ) -> tuple[dict[str, SavedRun], dict[str, StreamResult], dict[str, SavedResults]]:
     """Runs and results of all folders, by the names they are shown with."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(f"there is no folder {folder}; give one of experiments/run_stream.py.")
     found = [read_runs(folder, store) for folder in folders]
     places = _short_names(folders)
     names = [method for runs in found for method in runs]
@@ -212,14 +232,59 @@ def _read(
         about[str(place)] = saved
         for method, label in labels.items():
             if method in saved.results:
+                _same_stream(saved, of_folder[method], store)
                 results[label] = saved.results[method]
+            elif method in saved.wrong:
+                lacking.append(f"Scores of {label} are not shown. {saved.wrong[method]}")
             else:
                 lacking.append(
                     f"Scores of {label} are not shown: {saved.path} does not hold them; name it in "
                     "--methods too and run again with --resume."
                 )
     _alike(runs, results)
-    return runs, results, about
+    going = {}
+    for label, result in results.items():
+        lacking += _stopped(label, result.stopped, len(result.seeds))
+        if len(result.stopped) < len(result.seeds):
+            going[label] = without_stopped(result)
+        else:
+            lacking.append(f"Scores of {label} are not shown: all its seeds were stopped.")
+    return runs, going, about
+
+
+def _same_stream(saved: SavedResults, run: SavedRun, store: Store) -> None:
+    """Refuses results that are of other tasks, seeds or kinds than the run beside them."""
+    result = saved.results[run.method]
+    kinds = tuple(store[name].kind for name in run.order)
+    for what, here, there in (
+        ("tasks", result.tasks, run.order),
+        ("seeds", result.seeds, run.seeds),
+        ("kinds", result.kinds, kinds),
+    ):
+        if here != there:
+            beside = f"the store {store.name}" if what == "kinds" else run.path / RUN
+            raise RunError(
+                f"{saved.path} and {beside} disagree in {what}: {list(here)} and {list(there)}; "
+                "run again with --resume."
+            )
+
+
+def _stopped(label: str, stopped: Sequence[Stopped], seeds: int) -> list[str]:
+    """A sentence on the seeds of a method that are left out, if there are any."""
+    if not stopped:
+        return []
+    left = seeds - len(stopped)
+    rest = f"all numbers of {label} are over the other {left}" if left else "no other is left"
+    return [f"{label}: {'; '.join(map(str, stopped))}. It is left out, and {rest}."]
+
+
+def _check_finite(drift: Drift, going: np.ndarray) -> None:
+    """Refuses drift that is not finite although the heads are."""
+    for what, values in (("drift", drift.values), ("cones", drift.cones)):
+        wrong = ~np.isfinite(values[0, going]).all(axis=(0, 2))
+        if wrong.any():
+            task = drift.tasks[int(wrong.argmax())]
+            raise FloatingPointError(f"its {what} on {task} is not finite: a head has burst")
 
 
 def _short_names(folders: tuple[Path, ...]) -> list[str]:
@@ -255,6 +320,32 @@ def _chosen(runs: Mapping[str, SavedRun], methods: Sequence[str]) -> list[str]:
             raise RunError(f"There is no run of {name!r}, only of {', '.join(runs)}.")
         chosen += [label for label in fitting if label not in chosen]
     return chosen
+
+
+def compared_with(methods: Sequence[str], against: str) -> tuple[str, str]:
+    """The method that others are compared with, as it is called among several folders.
+
+    Args:
+      methods: as they are shown.
+      against: one of them, or a name that one or several of them have in their folders.
+
+    Returns:
+      The method, and a sentence if it had to be chosen; `against` itself if there is none.
+
+    Example:
+      >>> from hmcl_jax.report.analysis import compared_with
+      >>> print(compared_with(["a/vanilla", "ewc"], "vanilla"))
+      ('a/vanilla', '')
+    """
+    fitting = [method for method in methods if method.endswith(f"/{against}")]
+    if against in methods or not fitting:
+        return against, ""
+    if len(fitting) == 1:
+        return fitting[0], ""
+    return fitting[0], (
+        f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; --against "
+        "names another."
+    )
 
 
 def _joined_drift(parts: Sequence[Drift | None]) -> Drift | None:

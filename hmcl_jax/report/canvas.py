@@ -7,6 +7,7 @@ figure within a page can take the page's own colour of text; see :mod:`hmcl_jax.
 import contextlib
 import os
 import re
+import textwrap
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmcl_jax.evaluation.seeds import seed_std
 from hmcl_jax.report.inline import INK, inline_svg
 
 __all__ = ["INK", "Look", "Paths", "inline_svg", "looks", "save", "sheet", "shown", "spread"]
@@ -30,6 +32,8 @@ COLOURS = (
 )
 MINUS = "\N{MINUS SIGN}"
 MARKERS = "osD^vP<X>*ph"
+MARKER_STEP = 5  # from one user of a colour to the next; it meets all twelve markers
+SHADES = (0.0, -0.4, 0.4)  # of a colour that several have
 # The paper's grey, blue and green for its three, and what is apart from them for the others.
 OWN = (
     *("hmcl_mr", "hmcl_rotation", "hmcl_ca", "dns", "nullspace", "ewc"),
@@ -102,11 +106,12 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     """Colours and markers, the same for a method in all figures.
 
     Args:
-      methods: names. Those of the library have a colour of their own; any other takes one by its
-        name, or the next that is free.
+      methods: names. Those of the library have a colour of their own, which they also have in a
+        folder, ``"folder/vanilla"``; any other takes one by its name, or the next that is free.
 
     Returns:
-      A look for each; only beyond twelve do looks repeat.
+      A look for each. Those that share a colour have it darker and lighter, and other markers; only
+      beyond three times twelve do looks repeat.
 
     Example:
       >>> from hmcl_jax.report.canvas import looks
@@ -116,12 +121,28 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     names = list(dict.fromkeys(methods))
     taken = {name: KNOWN[name] for name in names if name in KNOWN}
     for name in names:
-        if name not in taken:
+        own = name.rpartition("/")[2]
+        if name not in taken and own in KNOWN:
+            taken[name] = KNOWN[own]
+        elif name not in taken:
             wished = zlib.crc32(name.encode("utf8", "replace")) % len(COLOURS)
             order = [(wished + i) % len(COLOURS) for i in range(len(COLOURS))]
             held = list(taken.values())
             taken[name] = min(order, key=held.count)
-    return {name: Look(COLOURS[taken[name]], MARKERS[taken[name]]) for name in names}
+    found, used = {}, [0] * len(COLOURS)
+    for name, place in taken.items():
+        turn = used[place]
+        used[place] += 1
+        marker = MARKERS[(place + turn * MARKER_STEP) % len(MARKERS)]
+        found[name] = Look(_shade(COLOURS[place], SHADES[turn % len(SHADES)]), marker)
+    return {name: found[name] for name in names}
+
+
+def _shade(colour: str, share: float) -> str:
+    """A colour mixed with white, or with black if the share is below 0."""
+    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    aim = 255 if share > 0 else 0
+    return "#" + "".join(f"{round(c + abs(share) * (aim - c)):02X}" for c in channels)
 
 
 def shown(name: str, limit: int = 24) -> str:
@@ -144,11 +165,14 @@ def shown(name: str, limit: int = 24) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def wrapped(text: str, width: int = 110) -> str:
+    """A note in several lines, as many characters as a figure is wide in small type."""
+    return "\n".join(textwrap.wrap(text, width))
+
+
 def spread(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Sample standard deviation over seeds; 0 for a single seed, which has none."""
-    if values.shape[axis] == 1:
-        return np.zeros_like(values.take(0, axis=axis))
-    return values.std(axis=axis, ddof=1)
+    """Sample standard deviation over seeds, NaN left out; 0 for a single seed, which has none."""
+    return np.asarray(seed_std(values, axis))
 
 
 def checked(paths: Paths) -> list[Path]:

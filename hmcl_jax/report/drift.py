@@ -4,6 +4,7 @@ import numpy as np
 
 from hmcl_jax.evaluation import Drift, bonferroni
 from hmcl_jax.evaluation.drift import CONES, MEASURES
+from hmcl_jax.evaluation.seeds import seed_mean, seed_std
 from hmcl_jax.report.results import markdown_rows
 
 TITLES = {
@@ -39,13 +40,13 @@ def drift_table(drift: Drift, against: str = "vanilla") -> str:
 def drift_rows(drift: Drift, against: str = "vanilla") -> list[list[str]]:
     """The cells of :func:`drift_table`, the header first."""
     mean = drift.mean()
-    changes = -drift.reduction(against).mean(axis=1) if against in drift.methods else None
+    changes = -seed_mean(drift.reduction(against), 1) if against in drift.methods else None
     rows = [["Method", *TITLES.values()]]
     for index, method in enumerate(drift.methods):
         cells = []
         for measure in range(len(MEASURES)):
             cell = _spread(mean[index, :, measure])
-            if changes is not None and method != against:
+            if changes is not None and method != against and np.isfinite(changes[index, measure]):
                 cell += f" ({100 * changes[index, measure]:+.0f} %)"
             cells.append(cell)
         rows.append([method, *cells])
@@ -75,11 +76,25 @@ def drift_tests_rows(
         if method != against:
             tests = drift.compare(method, against, seed)
             cells = [
-                f"{bonferroni(test.p, len(tests)):.2g} ({test.positive}/{len(drift.tasks)})"
+                f"{p_value(bonferroni(test.p, len(tests)))} ({test.positive}/{len(drift.tasks)})"
                 for test in tests
             ]
             rows.append([method, *cells])
     return rows
+
+
+def p_value(p: float) -> str:
+    """A p-value in two digits; in three or more near 0.05, so that its side can be seen.
+
+    Example:
+      >>> from hmcl_jax.report.drift import p_value
+      >>> print(p_value(0.000244140625), p_value(0.0498), p_value(0.0512))
+      0.00024 0.0498 0.0512
+    """
+    digits = 3 if 0.045 <= p <= 0.055 else 2
+    while float(f"{p:.{digits}g}") == 0.05 != p and digits < 17:
+        digits += 1
+    return f"{p:.{digits}g}"
 
 
 def cone_table(drift: Drift) -> str:
@@ -97,11 +112,13 @@ def cone_table(drift: Drift) -> str:
 
 def cone_rows(drift: Drift) -> list[list[str]]:
     """The cells of :func:`cone_table`, the header first."""
-    mean = drift.cones.mean(axis=(1, 2))
+    mean = seed_mean(drift.cones, (1, 2))
     rows = [["Method", *(name.replace("_", " ").capitalize() for name in CONES)]]
     for method, figures in zip(drift.methods, mean, strict=True):
         shares = [f"{100 * share:.1f} %" for share in figures[:4]]
-        rows.append([method, *shares, *(f"{np.rad2deg(angle):+.2f}°" for angle in figures[4:])])
+        cells = [*shares, *(f"{np.rad2deg(angle):+.2f}°" for angle in figures[4:])]
+        known = np.isfinite(figures)
+        rows.append([method, *(c if k else "" for c, k in zip(cells, known, strict=True))])
     return rows
 
 
@@ -125,13 +142,16 @@ def norm_rows(drift: Drift) -> list[list[str]]:
         cells = []
         for norms in drift.norms.values():
             own = np.array([norms.task_contraction(task) for task in np.unique(norms.tasks)])
-            below = int(np.sum(own[:, index].mean(axis=1) < 0.9))
-            cells.append(f"{_spread(norms.contraction()[index])} ({below})")
+            below = int(np.sum(seed_mean(own[:, index], 1) < 0.9))
+            cell = _spread(norms.contraction()[index])
+            cells.append(f"{cell} ({below})" if cell else "")
         rows.append([method, *cells])
     return rows
 
 
 def _spread(values: np.ndarray) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.4f}"
-    return f"{values.mean():.4f} ± {values.std(ddof=1):.4f}"
+    count = int((~np.isnan(values)).sum())
+    if not count:
+        return ""
+    mean = f"{seed_mean(values):.4f}"
+    return f"{mean} ± {seed_std(values):.4f}" if count > 1 else mean

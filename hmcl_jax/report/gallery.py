@@ -1,5 +1,6 @@
 """All figures of an analysis, into a folder, and as parts of a page."""
 
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -7,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hmcl_jax.evaluation import radial_tree, relative_change
+from hmcl_jax.evaluation import RadiusByDepth, TreePoints, radial_tree, relative_change
 from hmcl_jax.report.analysis import Analysis
-from hmcl_jax.report.canvas import inline_svg
+from hmcl_jax.report.canvas import inline_svg, shown
 from hmcl_jax.report.geometry_figures import draw_depth, draw_drift, draw_norms, draw_radial_tree
 from hmcl_jax.report.markup import Markup
 from hmcl_jax.report.results import columns
@@ -85,10 +86,12 @@ def _jobs(analysis: Analysis, against: str, seed: int | None) -> dict[str, Job]:
         jobs["drift"] = lambda paths: draw_drift(drift, paths, against)
         jobs["norms"] = lambda paths: draw_norms(drift, paths)
     if points is not None:
-        tree = radial_tree(points, seed)
-        title = f"{points.task}, seed {points.seeds[0] if seed is None else seed}"
-        jobs["radial_tree"] = lambda paths: draw_radial_tree(tree, paths, title)
-        before, after = points.by_depth()
+        known, seed = _drawn_points(points, seed)
+        if known.methods:
+            tree = radial_tree(known, seed)
+            title = f"{shown(points.task, 40)}, seed {seed}"
+            jobs["radial_tree"] = lambda paths: draw_radial_tree(tree, paths, title)
+        before, after = _by_depth(analysis, points.task)
         jobs["depth"] = lambda paths: draw_depth(points.methods, before, after, paths, points.task)
     if has_recall(analysis):
         recall = {
@@ -101,6 +104,35 @@ def _jobs(analysis: Analysis, against: str, seed: int | None) -> dict[str, Job]:
         logs = {name: results[name].logs for name in losses}
         jobs["training"] = lambda paths: draw_training(losses, logs, analysis.order, paths)
     return jobs
+
+
+def _drawn_points(points: TreePoints, seed: int | None) -> tuple[TreePoints, int]:
+    """The methods whose seed was not stopped, and the seed: the first that most methods have."""
+    both = np.stack([points.before, points.after])  # (2, methods, seeds, names, d)
+    going = np.asarray(np.isfinite(both).all(axis=(0, 3, 4)))
+    place = int(going.sum(axis=0).argmax()) if seed is None else points.seeds.index(seed)
+    kept = np.flatnonzero(going[:, place])
+    known = dataclasses.replace(
+        points,
+        methods=tuple(points.methods[i] for i in kept),
+        before=points.before[kept],
+        after=points.after[kept],
+    )
+    return known, points.seeds[place]
+
+
+def _by_depth(analysis: Analysis, task: str) -> tuple[RadiusByDepth, RadiusByDepth]:
+    """Radii by depth at the end of a task and of the stream; of stopped seeds they are NaN."""
+    radius = next(tree.radius for tree in analysis.hierarchy if tree.task == task)
+    assert radius is not None
+    correlation = np.asarray(radius.correlation)
+    first, last = (
+        dataclasses.replace(
+            radius, means=radius.means[:, :, when], correlation=correlation[:, :, when]
+        )
+        for when in (0, 1)
+    )
+    return first, last
 
 
 def _sides(analysis: Analysis) -> tuple[str, str]:

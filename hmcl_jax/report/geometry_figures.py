@@ -8,9 +8,11 @@ import numpy as np
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.hierarchy import RadiusByDepth
 from hmcl_jax.evaluation.radial import RadialTree
+from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.report import canvas
 from hmcl_jax.report.canvas import INK, WIDTH, Look, Paths, shown
 
+LABEL = 22  # characters of a method's name beside its row
 FEW = 4  # methods that can be told apart within the row of a task
 AXES = {
     "radial": "Radial\n|change of time component|",
@@ -56,7 +58,7 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
             names = [f"{shown(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
             axes[0, 0].set_yticks(range(tasks), names)
             axes[0, 0].set_ylim(tasks - 0.4, -0.6)
-        axes[-1, 0].set_yticks(range(methods), [shown(name, 16) for name in drift.methods])
+        axes[-1, 0].set_yticks(range(methods), [shown(name, LABEL) for name in drift.methods])
         axes[-1, 0].set_ylim(methods - 0.4, -0.6)
         dots = {"marker": ".", "color": INK, "linestyle": "", "alpha": 0.5}
         if few:
@@ -79,7 +81,7 @@ def _task_rows(axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look])
         values = drift.values[index, :, :, measure]
         rows = np.arange(len(drift.tasks)) + (index - (count - 1) / 2) * 0.6 / count
         axes.errorbar(
-            *(values.mean(axis=0), rows),
+            *(seed_mean(values, 0), rows),
             xerr=canvas.spread(values, axis=0),
             color=look.color,
             marker=look.marker,
@@ -99,13 +101,13 @@ def _method_rows(
     axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look], against: str
 ) -> None:
     mean = drift.mean()[..., measure]
-    cut = drift.reduction(against)[..., measure].mean(axis=1) if against in looks else None
+    cut = seed_mean(drift.reduction(against)[..., measure], 1) if against in looks else None
     for row, (name, look) in enumerate(looks.items()):
-        tasks = drift.values[row, :, :, measure].mean(axis=0)
+        tasks = seed_mean(drift.values[row, :, :, measure], 0)
         error = float(canvas.spread(mean[row]))
         axes.plot(tasks, np.full(len(tasks), row), ".", color=look.color, alpha=0.45, markersize=4)
         axes.errorbar(
-            *(mean[row].mean(), row),
+            *(seed_mean(mean[row]), row),
             xerr=error,
             color=look.color,
             marker=look.marker,
@@ -161,10 +163,10 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                     alpha=0.75,
                     linewidth=0,
                 )
-                median = float(np.median(ratios))
+                median = float(seed_mean(held.contraction()[row]))
                 axes.plot([median] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=1.2)
                 axes.text(
-                    *(1.01, row, f"{median:.3f}"),
+                    *(1.01, row, f"{median:.4f}"),
                     transform=axes.get_yaxis_transform(),
                     va="center",
                     fontsize=7,
@@ -175,7 +177,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
             axes.tick_params(labelbottom=True)
             canvas.rules(axes)
         panels[0].set_xlim(low, high)
-        panels[0].set_yticks(range(count), [shown(name, 16) for name in drift.methods])
+        panels[0].set_yticks(range(count), [shown(name, LABEL) for name in drift.methods])
         panels[0].set_ylim(count - 0.4, -0.6)
         figure.supxlabel("Euclidean norm at the end of the stream / at the end of the task", size=8)
         figure.suptitle(
@@ -266,7 +268,7 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             "their means, in full dimension.",
             fontsize=7,
         )
-        said = f": {shown(title, 60)}" if title else ""
+        said = f"\n{shown(title, 60)}" if title else ""
         figure.suptitle(f"Class tree, turned onto the task's end by a proper rotation{said}")
         canvas.save(figure, path)
 
@@ -334,7 +336,7 @@ def draw_depth(
     looks = canvas.looks(methods)
     with canvas.sheet(path) as plt:
         figure, panels, across = canvas.grid(
-            *(plt, len(methods), 3, (WIDTH, 1.55), 0.95), sharex=True, sharey=True
+            *(plt, len(methods), 3, (WIDTH, 1.65), 0.95), sharex=True, sharey=True
         )
         for index, (axes, (name, look)) in enumerate(zip(panels, looks.items(), strict=True)):
             rho = []
@@ -344,14 +346,14 @@ def draw_depth(
             ):
                 means = held.means[index]
                 axes.errorbar(
-                    *(held.depths, means.mean(axis=0)),
+                    *(held.depths, seed_mean(means, 0)),
                     yerr=canvas.spread(means, axis=0),
                     elinewidth=0.7,
                     **style,
                 )
-                mean = float(np.mean(np.asarray(held.correlation)[index]))
-                rho.append(f"{mean:.2f}".replace("-", canvas.MINUS))
-            axes.set_title(f"{shown(name)}: rank correlation {rho[0]} → {rho[1]}", fontsize=7)
+                mean = float(seed_mean(np.asarray(held.correlation)[index]))
+                rho.append(("none" if np.isnan(mean) else f"{mean:.2f}").replace("-", canvas.MINUS))
+            axes.set_title(f"{shown(name)}\nrank correlation {rho[0]} → {rho[1]}", fontsize=7)
             axes.tick_params(labelbottom=True)
             axes.set_xticks(before.depths)
             canvas.rules(axes, "y")
@@ -360,7 +362,11 @@ def draw_depth(
         for axes in panels[-across:]:
             axes.set_xlabel("depth in the class tree", fontsize=7)
         counts = ", ".join(
-            f"{depth}: {count}" for depth, count in zip(before.depths, before.counts, strict=True)
+            f"{depth}:\N{NO-BREAK SPACE}{count}"
+            for depth, count in zip(before.depths, before.counts, strict=True)
+        )
+        counts = canvas.wrapped(
+            f"rank correlation of radius with depth: task end → final; names by depth: {counts}"
         )
         canvas.legend(
             figure,
@@ -370,10 +376,10 @@ def draw_depth(
                 "end of the stream": {"color": INK, "marker": "o", "markersize": 4},
             },
         )
-        said = f": {shown(title, 60)}" if title else ""
+        said = f": {shown(title, 30)}" if title else ""
         figure.suptitle(
             f"Distance from the origin by depth{said} (mean over seeds ± standard deviation)\n"
-            f"rank correlation of radius with depth: task end → final; names by depth: {counts}",
+            f"{counts}",
             fontsize=8,
         )
         canvas.save(figure, path)

@@ -41,6 +41,14 @@ for (const button of document.querySelectorAll("table.sortable thead button")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
 
+// Figures: on a narrow screen a press gives a drawing its full width, in a box that scrolls.
+for (const button of document.querySelectorAll("button.enlarge")) {
+  button.addEventListener("click", () => {
+    const large = button.closest("figure").classList.toggle("large");
+    button.setAttribute("aria-pressed", String(large));
+  });
+}
+
 // Heat maps: the label of the cell under the pointer or with the focus is shown beside it.
 const tip = document.getElementById("tip");
 function showTip(cell) {

@@ -3,15 +3,19 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.guard import Stopped, with_nan
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import is_complete
+
+SHARED = {"tasks": str, "kinds": str, "seeds": int}
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,12 +27,14 @@ class SavedResults:
       about: config, store and times, as they were written.
       versions: of the packages that made them.
       results: by method, without heads.
+      wrong: by method, what is wrong with scores that are not in `results`, and what to do.
     """
 
     path: Path
     about: Mapping[str, Any]
     versions: Mapping[str, str]
     results: Mapping[str, StreamResult]
+    wrong: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def read_results(folder: str | os.PathLike[str]) -> SavedResults:
@@ -41,7 +47,8 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
       A :class:`SavedResults`.
 
     Raises:
-      RunError: if the file is not there, or is not what it should be; it says what to do.
+      RunError: if the file is not there, or is not what it should be; it says what to do. Scores of
+        one method that lack some numbers are left out, and the others are read.
 
     Example:
       >>> import tempfile
@@ -60,45 +67,139 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
     remedy = f"run experiments/run_stream.py --out {folder} again with --resume"
     if not path.is_file():
         raise RunError(f"{path} is not there: the runs are not finished; {remedy}.")
+    wrong = {}
     try:
         found = json.loads(path.read_text("utf8"))
-        about, versions = dict(found.get("about", {})), dict(found.get("versions", {}))
-        shared = {
-            "tasks": tuple(map(str, found["tasks"])),
-            "kinds": tuple(map(str, found["kinds"])),
-            "seeds": tuple(map(int, found["seeds"])),
-        }
-        results = {
-            str(name): _result(str(name), entry, shared) for name, entry in found["methods"].items()
-        }
+        about, versions = (_mapping(key, found.get(key, {})) for key in ("about", "versions"))
+        shared = {key: _listed(key, found[key], kind) for key, kind in SHARED.items()}
+        if len(shared["kinds"]) != len(shared["tasks"]):
+            raise ValueError(f"{len(shared['kinds'])} kinds of {len(shared['tasks'])} tasks")
+        results = {}
+        for name, entry in _mapping("methods", found["methods"]).items():
+            results[name] = _result(name, _mapping(name, entry), shared)
         if not results:
             raise ValueError("it names no method")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise RunError(f"{path} is damaged or of another kind ({what}); {remedy}.") from error
-    return SavedResults(path, about, versions, results)
+    except (*DAMAGE, OSError) as error:
+        plain = type(error) in (ValueError, TypeError)
+        what = f"{'' if plain else type(error).__name__ + ': '}{error}".partition("\n")[0]
+        raise RunError(f"{path} is damaged or of another kind: {what}; {remedy}.") from error
+    for name, result in list(results.items()):
+        stopped = [one.place for one in result.stopped]
+        if not is_complete(np.delete(result.scores, stopped, axis=0)).all():
+            wrong[name] = f"{path}: scores of {name} are not complete; {remedy}."
+            del results[name]
+    return SavedResults(path, about, versions, results, wrong)
+
+
+def stream_of(folder: str | os.PathLike[str]) -> str | None:
+    """The stream that results say they are of, also if their numbers are damaged.
+
+    Args:
+      folder: that holds ``results.json``.
+
+    Returns:
+      What ``--stream`` was, or None if the file does not say it.
+    """
+    try:
+        found = json.loads((Path(folder) / "results.json").read_text("utf8"))
+        stream = found["about"]["experiment"]["stream"]
+    except (*DAMAGE, OSError):
+        return None
+    return stream if isinstance(stream, str) else None
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be an object, got {_kind(value)}")
+    return value
+
+
+def _listed(name: str, values: Any, kind: type) -> tuple[Any, ...]:
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        raise TypeError(f"{name} must be a list of {kind.__name__}, got {_kind(values)}")
+    return tuple(values)
+
+
+def _kind(value: Any) -> str:
+    """A value in few letters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _numbers(name: str, values: Any, shape: Sequence[int | None]) -> np.ndarray:
+    """An array of numbers, NaN for null; None in the shape is any length."""
+    array = np.array(values, object)
+    fits = array.ndim == len(shape) and all(
+        wanted in (None, got) for wanted, got in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} must be numbers of shape ({wanted}), got shape {array.shape}")
+    for value in array.flat:
+        if value is not None and type(value) not in (int, float):
+            raise TypeError(f"{name} must be numbers, got {_kind(value)}")
+    return array.astype(np.float64)
 
 
 def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> StreamResult:
     seeds, tasks = len(shared["seeds"]), len(shared["tasks"])
-    scores = np.array(entry["scores"], float)  # None is NaN
-    if scores.shape != (seeds, tasks, tasks) or len(shared["kinds"]) != tasks:
-        raise ValueError(f"scores of {name} must have shape {(seeds, tasks, tasks)}")
-    if not is_complete(scores).all():
-        raise ValueError(f"scores of {name} are not complete")
+    scores = _numbers(f"scores of {name}", entry["scores"], (seeds, tasks, tasks))
     blank: list[Any] = [{} for _ in range(tasks)]
-    lists: dict[str, Any] = {
-        key: list(entry.get(key) or blank) for key in ("details", "losses", "logs", "seconds")
-    }
-    for key, values in lists.items():
-        if len(values) != tasks:
-            raise ValueError(f"{key} of {name} must have {tasks} entries, got {len(values)}")
+    lists: dict[str, Any] = {}
+    for key in ("details", "losses", "logs", "seconds"):
+        values = entry.get(key) or blank
+        if not isinstance(values, list) or len(values) != tasks:
+            raise ValueError(f"{key} of {name} must be a list of {tasks} entries")
+        for t, held in enumerate(values):
+            if held:
+                _FORMS[key](f"{key} of {name}, task {t + 1},", held, seeds, t)
+        lists[key] = values if key == "seconds" else with_nan(values)
+    stopped = tuple(
+        Stopped(**{**one, "modalities": tuple(one["modalities"])})
+        for one in entry.get("stopped") or []
+    )
+    for one in stopped:
+        if type(one.place) is not int or not 0 <= one.place < seeds:
+            raise ValueError(f"stopped of {name} must name places of seeds, got {one.place!r}")
     return StreamResult(
         method=name,
-        settings=dict(entry.get("settings") or {}),
+        settings=_mapping(f"settings of {name}", entry.get("settings") or {}),
         scores=scores,
         heads={},
         programs=int(entry.get("programs") or 0),
+        stopped=stopped,
         **lists,
         **shared,
     )
+
+
+def _check_details(name: str, held: Any, seeds: int, t: int) -> None:
+    if not isinstance(held, list) or len(held) != t + 1:
+        raise ValueError(f"{name} must be a list of {t + 1} entries")
+    for cell in held:
+        for measure, values in _mapping(name, cell).items():
+            _numbers(f"{name} {measure}", values, (seeds,))
+
+
+def _check_losses(name: str, held: Any, seeds: int, t: int) -> None:
+    _numbers(name, held, (seeds, None))
+
+
+def _check_logs(name: str, held: Any, seeds: int, t: int) -> None:
+    for figure, values in _mapping(name, held).items():
+        deep = isinstance(values, list) and bool(values) and isinstance(values[0], list)
+        _numbers(f"{name} {figure}", values, (seeds, None) if deep else (seeds,))
+
+
+def _check_seconds(name: str, held: Any, seeds: int, t: int) -> None:
+    for what, value in _mapping(name, held).items():
+        if type(value) not in (int, float):
+            raise TypeError(f"{name} {what} must be a number, got {_kind(value)}")
+
+
+_FORMS = {
+    "details": _check_details,
+    "losses": _check_losses,
+    "logs": _check_logs,
+    "seconds": _check_seconds,
+}

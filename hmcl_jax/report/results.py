@@ -58,6 +58,37 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
     return whole
 
 
+def without_stopped(result: StreamResult) -> StreamResult:
+    """A result over the seeds that came to the end alone.
+
+    Args:
+      result: of a run, or read.
+
+    Returns:
+      The same without its stopped seeds, nor any word on them.
+    """
+    if not result.stopped:
+        return result
+    going = np.flatnonzero(_going(result)).tolist()
+
+    def chosen(values: Sequence[Any]) -> list[Any]:
+        return [values[place] for place in going]
+
+    return dataclasses.replace(
+        result,
+        seeds=tuple(chosen(result.seeds)),
+        scores=result.scores[going],
+        details=[
+            [{measure: chosen(values) for measure, values in cell.items()} for cell in row]
+            for row in result.details
+        ],
+        losses=[chosen(losses) if losses else losses for losses in result.losses],
+        logs=[{name: chosen(values) for name, values in log.items()} for log in result.logs],
+        heads={modality: W[going] for modality, W in result.heads.items()},
+        stopped=(),
+    )
+
+
 def _going(result: StreamResult) -> np.ndarray:
     """Which seeds came to the end."""
     stopped = [found.place for found in result.stopped]
@@ -78,7 +109,7 @@ def _cells(result: StreamResult, plus_minus: str) -> list[str]:
     cells = []
     for values in columns(result).values():
         values = values[_going(result)]
-        if np.isnan(values).any():
+        if np.isnan(values).any() or not len(values):
             cells.append("")
         elif len(values) == 1:
             cells.append(f"{values[0]:.2f}")
@@ -88,7 +119,8 @@ def _cells(result: StreamResult, plus_minus: str) -> list[str]:
 
 
 def _mean(result: StreamResult, column: str) -> float:
-    return float(columns(result)[column][_going(result)].mean())
+    values = columns(result)[column][_going(result)]
+    return -np.inf if np.isnan(values).any() or not len(values) else float(values.mean())
 
 
 def markdown_table(results: Mapping[str, StreamResult]) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -166,12 +165,8 @@ def draw_methods(
         panels[0].set_ylim(len(methods) - 0.4, -0.6)
         figure.suptitle("Methods: mean and sample standard deviation over seeds")
         note = "; ".join(f"{column}: {COLUMNS[column]}" for column in columns)
-        figure.supxlabel(_wrapped(note), fontsize=7)
+        figure.supxlabel(canvas.wrapped(note), fontsize=7)
         canvas.save(figure, path)
-
-
-def _wrapped(text: str, width: int = 110) -> str:
-    return "\n".join(textwrap.wrap(text, width))
 
 
 def _some(name: str, held: Mapping[str, Any]) -> None:

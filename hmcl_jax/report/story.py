@@ -7,9 +7,10 @@ import numpy as np
 
 from hmcl_jax.evaluation import bonferroni, relative_change
 from hmcl_jax.evaluation.drift import MEASURES
+from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.report import widgets
-from hmcl_jax.report.analysis import Analysis
-from hmcl_jax.report.drift import TITLES
+from hmcl_jax.report.analysis import Analysis, compared_with
+from hmcl_jax.report.drift import TITLES, p_value
 from hmcl_jax.report.markup import Markup, element, join
 from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.results import columns
@@ -55,6 +56,8 @@ def report_page(
     Returns:
       The page; ``.html()`` gives the file.
     """
+    against, chosen = compared_with(analysis.methods, against)
+    notes = (*notes, chosen) if chosen else notes
     made = _Maker(analysis, drawings or {}, against)
     count = len(analysis.seeds)
     page = Page(
@@ -143,8 +146,12 @@ class _Maker:
         others = [m for m in drift.methods if m != self.against and m.split("/")[-1] != UPPER_BOUND]
         if not others:
             return []
-        saved = {m: drift.reduction(self.against)[drift.methods.index(m)].mean(0) for m in others}
-        best = max(others, key=lambda m: float(np.nan_to_num(saved[m]).mean()))
+        reduction = seed_mean(drift.reduction(self.against), 1)
+        saved = {m: reduction[drift.methods.index(m)] for m in others}
+        saved = {m: values for m, values in saved.items() if np.isfinite(values).all()}
+        if not saved:
+            return []
+        best = max(saved, key=lambda m: float(saved[m].mean()))
         low, high = 100 * saved[best].min(), 100 * saved[best].max()
         tests = drift.compare(best, self.against)
         p = max(bonferroni(test.p, len(tests)) for test in tests)
@@ -154,7 +161,7 @@ class _Maker:
                 f"{low:.0f} to {high:.0f} %",
                 join(
                     element("bdi", best),
-                    f", over the {len(MEASURES)} measures; adjusted p at most {p:.2g} on "
+                    f", over the {len(MEASURES)} measures; adjusted p at most {p_value(p)} on "
                     f"{len(drift.tasks)} old tasks.",
                 ),
             )
@@ -182,7 +189,7 @@ class _Maker:
         means = {name: result.scores.mean(axis=0) for name, result in a.results.items()}
         # Rows are tasks, columns stages.
         change = {name: relative_change(R).T for name, R in means.items()}
-        every = np.abs(np.concatenate([c[np.isfinite(c)] for c in change.values()]))
+        every = np.abs(np.concatenate([np.zeros(1), *(c[np.isfinite(c)] for c in change.values())]))
         limit = max(5.0, 5 * float(np.ceil(np.quantile(every, 0.97) / 5)))
         scale = widgets.Scale(limit, " %")
         names = [
@@ -316,8 +323,8 @@ class _Maker:
         how = (
             "From a picture straight to the origin, [ROOT], in 20 steps: the nearest text at each "
             "step, repeated ones once. A good walk goes from specific to general, and is the same "
-            f"at the end of the stream as at the end of the task. Seed {a.seeds[0]}; texts are all "
-            "names of classes and class trees of the stream."
+            f"at the end of the stream as at the end of the task. Seed {a.seeds[0]}, or the first "
+            "that was not stopped; texts are all names of classes and class trees of the stream."
         )
         filtered = [w.paths[m][True] for w in a.walks for m in w.paths]
         ends = [path for paths in filtered for path in paths]
@@ -340,11 +347,14 @@ class _Maker:
         made = []
         for walk in self.analysis.walks:
             paths = {method: of[entailing] for method, of in walk.paths.items()}
-            title = f"{walk.title} ({walk.task})"
+            title = join(element("bdi", walk.title), " (", element("bdi", walk.task), ")")
+            alt = f"{walk.title} ({walk.task})"
             columns = [when.capitalize() for when in WHEN]
             # A picture that has been shown is not shown again: every byte counts.
             thumbnail = None if entailing else walk.thumbnail
-            made.append(widgets.traversal(title, paths, columns, thumbnail, bare=entailing))
+            made.append(
+                widgets.traversal(title, paths, columns, thumbnail, bare=entailing, alt=alt)
+            )
         return made
 
     def settings(self) -> list[object]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from hmcl_jax.evaluation.drift import CONES, MEASURES
+from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.report import drift as drift_tables
-from hmcl_jax.report.analysis import Analysis
+from hmcl_jax.report.analysis import Analysis, compared_with
 from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, method_rows
 from hmcl_jax.report.trees import MEASURES as TREE_MEASURES
 
@@ -74,10 +75,10 @@ def _latex(cell: str) -> str:
 
 
 def spread(values: Any, digits: int = 2, scale: float = 100.0) -> str:
-    """Mean and sample standard deviation over seeds, as text; nothing for NaN.
+    """Mean and sample standard deviation over seeds, as text; empty if there is none.
 
     Args:
-      values: one per seed.
+      values: one per seed; NaN for one that was stopped.
       digits: behind the point.
       scale: that they are multiplied with.
 
@@ -87,7 +88,8 @@ def spread(values: Any, digits: int = 2, scale: float = 100.0) -> str:
       60.00 ± 14.14 50.00
     """
     values = scale * np.asarray(values, float)
-    if np.isnan(values).any():
+    values = values[~np.isnan(values)]
+    if not len(values):
         return ""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
@@ -105,6 +107,7 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
       Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``,
       ``norms``, ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
     """
+    against, _ = compared_with(analysis.methods, against)
     found: dict[str, Table] = {}
     if analysis.results:
         found["methods"] = _methods(analysis)
@@ -180,8 +183,9 @@ def _retrieval(analysis: Analysis) -> Table:
                     np.mean([result.details[t(i)][i][measure] for i in tasks], axis=0)
                     for t in (lambda i: -1, lambda i: i)
                 )
-                change = 100 * float(np.mean(final - learned))
-                cells.append(f"{spread(final, 1)} ({change:+.1f})")
+                change = 100 * float(seed_mean(final - learned))
+                cell = spread(final, 1)
+                cells.append(f"{cell} ({change:+.1f})" if cell else "")
         rows.append([method, *cells])
     return Table(
         "Recall in both directions, mean over the retrieval tasks",
@@ -200,18 +204,19 @@ def _drift(analysis: Analysis, against: str) -> dict[str, Table]:
     rows = drift_tables.drift_rows(drift, against)
     titles = dict(zip(drift_tables.TITLES.values(), MEASURES.values(), strict=True))
     anchors = f"at most {max(drift.anchors)}" if len(set(drift.anchors)) > 1 else drift.anchors[0]
+    compared = against in drift.methods and len(drift.methods) > 1
+    brackets = f"; in brackets the change against {against}" if compared else ""
     found = {
         "drift": Table(
             "Mean drift of the old tasks, by method",
             rows,
             f"{drift_tables.CONVENTION} Radial and paired distance in units of the space, angular "
-            f"and cross-modal as cosines. {anchors} anchors per task; in brackets the change "
-            f"against {against}.",
+            f"and cross-modal as cosines. {anchors} anchors per task{brackets}.",
             dict.fromkeys(range(1, len(rows[0])), min),
             titles,
         )
     }
-    if against in drift.methods and len(drift.methods) > 1:
+    if compared:
         found["drift_tests"] = Table(
             f"Adjusted p-values of the difference to {against}",
             drift_tables.drift_tests_rows(drift, against),
@@ -257,7 +262,7 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
         for measure in TREE_TITLES:
             scale, digits = _unit(measure)
             ends = np.mean([tree.scores[measure][m] for tree in trees], axis=0)  # (seeds, 2)
-            change = scale * float((ends[:, 1] - ends[:, 0]).mean())
+            change = scale * float(seed_mean(ends[:, 1] - ends[:, 0]))
             cells.append(f"{spread(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
         rows.append([method, *cells])
     chance = {n: float(np.mean([tree.chance[n] for tree in trees])) for n in TREE_TITLES}
@@ -283,7 +288,7 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
             cells = []
             for name in TREE_TITLES:
                 scale, digits = _unit(name)
-                first, last = scale * tree.scores[name][m].mean(axis=0)
+                first, last = scale * seed_mean(tree.scores[name][m], 0)
                 cells.append(f"{last:.{digits}f} (from {first:.{digits}f})")
             each.append([tree.task, method, *cells])
         cells = [_guess(name, tree.chance[name]) for name in TREE_TITLES]
@@ -307,7 +312,7 @@ def _depth(analysis: Analysis) -> dict[str, Table]:
         assert radius is not None
         cells = []
         for correlation in np.asarray(radius.correlation):  # (seeds, 2)
-            first, last = correlation.mean(axis=0)
+            first, last = seed_mean(correlation, 0)
             cells.append("" if np.isnan(first + last) else f"{last:.3f} ({last - first:+.3f})")
         rows.append([tree.task, str(radius.counts.sum()), str(len(radius.depths)), *cells])
     return {

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from hmcl_jax.evaluation.seeds import seed_mean
 from hmcl_jax.report import canvas
 from hmcl_jax.report.canvas import INK, WIDTH, Look, Paths, shown
 
@@ -119,10 +120,10 @@ def _draw(
                 start, span = borders[t], borders[t + 1] - borders[t]
                 if known.ndim == 1:  # one number for the whole task
                     x += [start, start + span, np.nan]
-                    y += [known.mean()] * 2 + [np.nan]
+                    y += [float(seed_mean(known))] * 2 + [np.nan]
                 else:
                     x += [*(start + np.arange(known.shape[1]) + 0.5), np.nan]
-                    y += [*known.mean(axis=0), np.nan]
+                    y += [*seed_mean(known, 0), np.nan]
             drawn.append((np.array(x), np.array(y), name, style))
     every = np.concatenate([heights for _, heights, *_ in drawn] or [np.zeros(0)])
     positive = every[np.isfinite(every) & (every > 0)]

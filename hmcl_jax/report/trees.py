@@ -71,7 +71,8 @@ class Hierarchy:
 class MeasuredTree:
     """One method and one task: numbers with axes (seeds, 2).
 
-    Of the task that is drawn also the points of the names, ``(seeds, 2, n, d)``.
+    Of the task that is drawn also the points of the names, ``(seeds, 2, n, d)``. Seeds that were
+    stopped are NaN.
     """
 
     numbers: dict[str, np.ndarray]
@@ -151,19 +152,24 @@ def measure_trees(
 
     Returns:
       By task.
+
+    Raises:
+      ValueError: if heads have burst.
     """
     drawn = drawn_tree(tasks, trees)
+    going = going_seeds(run)
     found = {}
     for number, task in enumerate(tasks, 1):
         if task.name not in trees:
             continue
         tree = trees[task.name]
-        heads: list[Any] = [run.heads(number), run.heads()]
+        heads = [{m: W[going] for m, W in run.heads(n).items()} for n in (number, None)]
         predicted = np.stack([evaluator.predictions(h, task) for h in heads], axis=1)
-        # A sample that is near to nothing, because a head has burst, counts as class 0.
+        if (predicted < 0).any():
+            raise ValueError(f"samples of {task.name} are near to no class: a head has burst")
         labels = np.asarray(task.arrays["test_labels"], np.int64)
-        scores = hierarchy_scores(tree, np.maximum(predicted, 0), labels)
-        numbers = {name: np.asarray(value) for name, value in scores.items()}
+        scores = hierarchy_scores(tree, predicted, labels)
+        numbers = {name: _with_stopped(np.asarray(v), going) for name, v in scores.items()}
         names, kept = task.tree_names, None
         if "tree_features" in task.arrays:
             features = np.asarray(task.arrays["tree_features"])
@@ -172,13 +178,32 @@ def measure_trees(
             )
             radii = np.asarray(lorentz.distance_to_origin(points, evaluator.K))
             by_depth = radius_by_depth(tree, radii, names)
-            numbers |= {
-                field.name: np.asarray(getattr(by_depth, field.name))
-                for field in dataclasses.fields(by_depth)
-            }
-            kept = points if task.name == drawn else None
+            numbers |= {"depths": by_depth.depths, "counts": by_depth.counts}
+            for name in ("means", "correlation"):
+                numbers[name] = _with_stopped(np.asarray(getattr(by_depth, name)), going)
+            kept = _with_stopped(points, going) if task.name == drawn else None
         found[task.name] = MeasuredTree(numbers, names, kept)
     return found
+
+
+def going_seeds(run: SavedRun) -> np.ndarray:
+    """Which seeds of a run came to the end.
+
+    Raises:
+      ValueError: if none did.
+    """
+    finite = [np.isfinite(np.asarray(W)).all(axis=(1, 2)) for W in run.heads().values()]
+    going = np.all(finite, axis=0)
+    if not going.any():
+        raise ValueError("all its seeds were stopped")
+    return going
+
+
+def _with_stopped(values: np.ndarray, going: np.ndarray) -> np.ndarray:
+    """Numbers of the seeds that came to the end, with NaN in the places of the others."""
+    whole = np.full((len(going), *values.shape[1:]), np.nan, np.result_type(values, np.float32))
+    whole[going] = values
+    return whole
 
 
 @jax.jit

@@ -8,7 +8,7 @@ import numpy as np
 from hmcl_jax.continual.saved import SavedRun
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import Pool, compare_heads, store_pool
-from hmcl_jax.report.trees import WHEN
+from hmcl_jax.report.trees import WHEN, going_seeds
 
 TASKS = 4  # that pictures are taken from
 FILTERS = (False, True)
@@ -124,7 +124,7 @@ def _title(task: Task, row: int) -> str:
 
 
 def measure_walks(run: SavedRun, plan: Plan, K: float, kappa: float) -> list[Paths]:
-    """The walks of one run, of its first seed.
+    """The walks of one run, of its first seed that was not stopped.
 
     Args:
       run: of one method.
@@ -138,14 +138,14 @@ def measure_walks(run: SavedRun, plan: Plan, K: float, kappa: float) -> list[Pat
     found: list[Paths] = []
     if plan.pool is None:
         return found
-    start = 0
+    start, seed = 0, int(going_seeds(run).argmax())
     while start < len(plan.walks):
         number, task = plan.tasks[start]
         count = sum(walk.task == task.name for walk in plan.walks)
         rows = [walk.row for walk in plan.walks[start : start + count]]
         features = np.asarray(_samples(task)[rows])
         heads = {
-            when: {m: run.heads(n)[m][0] for m in (task.specific, plan.pool.modality)}
+            when: {m: run.heads(n)[m][seed] for m in (task.specific, plan.pool.modality)}
             for when, n in zip(WHEN, (number, None), strict=True)
         }
         by_filter = {}

@@ -339,7 +339,7 @@ def data_uri(picture: bytes) -> str | None:
 
 
 def picture(image: Markup | bytes, caption: object, alt: str) -> Markup:
-    """A figure with its caption.
+    """A figure with its caption; where it is narrow, a button gives it its full width.
 
     Args:
       image: an ``<svg>`` element that is safe to be shown, or a PNG or JPEG file.
@@ -357,7 +357,16 @@ def picture(image: Markup | bytes, caption: object, alt: str) -> Markup:
             raise ValueError(f"image must be a PNG or JPEG file, got {image[:8]!r}.")
         shown = element("img", src=address, alt=alt, class_="drawing")
     box = scroll(shown, alt, "scroll wide")
-    return element("figure", box, element("figcaption", caption))
+    larger = element(
+        "button",
+        element("span", "Enlarge", class_="to-large"),
+        element("span", "Fit", class_="to-fit"),
+        element("span", f" {alt}", class_="unseen"),
+        type="button",
+        class_="enlarge",
+        aria_pressed="false",
+    )
+    return element("figure", larger, box, element("figcaption", caption))
 
 
 def cards(facts: Sequence[tuple[str, str, object]]) -> Markup:
@@ -389,11 +398,12 @@ def details(summary: str, *content: object) -> Markup:
 
 
 def traversal(
-    title: str,
+    title: str | Markup,
     paths: Mapping[str, Sequence[Sequence[str]]],
     columns: Sequence[str],
     thumbnail: bytes | None = None,
     bare: bool = False,
+    alt: str | None = None,
 ) -> Markup:
     """Walks from one picture to the root: one line per method, steps side by side.
 
@@ -403,13 +413,15 @@ def traversal(
       columns: what the paths are.
       thumbnail: the picture, a JPEG or PNG file.
       bare: whether neither a picture nor a word on its absence is shown.
+      alt: the title without markup. Default: the title.
 
     Returns:
       The HTML.
     """
+    alt = str(title) if alt is None else alt
     address = data_uri(thumbnail) if thumbnail else None
     shown = (
-        element("img", src=address, alt=f"The picture: {title}", width=72, height=72)
+        element("img", src=address, alt=f"The picture: {alt}", width=72, height=72)
         if address
         else element("span", "no picture in the store", class_="missing")
     )
@@ -425,7 +437,7 @@ def traversal(
         element("tbody", *lines),
         class_="walks",
     )
-    box = scroll(made, f"Walks from {title}")
+    box = scroll(made, f"Walks from {alt}")
     return box if bare else element("div", shown, box, class_="traversal")
 
 

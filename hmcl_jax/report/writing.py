@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hmcl_jax._versions import versions
 from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.drift import CONES, MEASURES
-from hmcl_jax.report.analysis import Analysis
+from hmcl_jax.report.analysis import Analysis, compared_with
 from hmcl_jax.report.gallery import draw_all
 from hmcl_jax.report.results import columns
 from hmcl_jax.report.story import report_page
@@ -37,6 +38,7 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
       RunError: naming the folder and what to do.
     """
     out = Path(out)
+    _check_writable(out)
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink():
@@ -51,6 +53,23 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
         raise RunError(f"{out} holds something else than a report; choose another --out.")
     if not replace:
         raise RunError(f"{out} holds a report already; --replace replaces it.")
+
+
+def _check_writable(out: Path) -> None:
+    """Refuses a folder beside which nothing can be written; reports are moved into place."""
+    above = Path(os.path.abspath(out)).parent
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        raise RunError(f"{out} cannot be made: {above} is no folder; choose another --out.")
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        what = error.strerror or error
+        raise RunError(
+            f"{out} cannot be written in {above}: {what}; choose another --out."
+        ) from error
 
 
 def write_report(
@@ -68,7 +87,8 @@ def write_report(
     Args:
       out: a new folder, or one with an older report if `replace`.
       analysis: what was measured.
-      against: the method that others are compared with.
+      against: the method that others are compared with; see
+        :func:`hmcl_jax.report.analysis.compared_with`.
       seed: of the tree drawing. Default: the first.
       formats: of the figures, some of ``"png"``, ``"pdf"`` and ``"svg"``.
       replace: whether an older report may be replaced.
@@ -84,6 +104,7 @@ def write_report(
     if unknown or isinstance(formats, str):
         raise ValueError(f"formats must be some of {FORMATS}, got {formats!r}.")
     check_report(out, replace)
+    label, _ = compared_with(analysis.methods, against)
     out = Path(os.path.abspath(out))
     partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
     old = out.with_name(f".{out.name}.old-{os.getpid()}")
@@ -91,14 +112,14 @@ def write_report(
     try:
         (partial / "tables").mkdir(parents=True)
         drawings = draw_all(
-            analysis, partial / "figures", formats, against=against, seed=seed, listener=listener
+            analysis, partial / "figures", formats, against=label, seed=seed, listener=listener
         )
-        for name, table in all_tables(analysis, against).items():
+        for name, table in all_tables(analysis, label).items():
             (partial / "tables" / f"{name}.md").write_text(_clean(table.markdown()), "utf8")
             (partial / "tables" / f"{name}.tex").write_text(_clean(table.latex()), "utf8")
         page = report_page(analysis, drawings, against)
         (partial / "report.html").write_text(page.html(), "utf8")
-        numbers = json.dumps(as_numbers(analysis, against), indent=1, allow_nan=False)
+        numbers = json.dumps(as_numbers(analysis, label), indent=1, allow_nan=False)
         (partial / MARK).write_text(numbers + "\n", "utf8")
         check_report(out, replace)  # it may have come meanwhile
         if out.exists():
@@ -139,6 +160,7 @@ def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
         "config": analysis.config,
         "lacking": analysis.lacking,
         "scores": {name: result.scores for name, result in analysis.results.items()},
+        "score_seeds": {name: result.seeds for name, result in analysis.results.items()},
         "columns": {name: columns(result) for name, result in analysis.results.items()},
         "drift": None if analysis.drift is None else _drift(analysis.drift, against),
         "hierarchy": {tree.task: _hierarchy(tree) for tree in analysis.hierarchy},
