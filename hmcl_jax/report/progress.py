@@ -3,12 +3,19 @@
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from hmcl_jax.continual.run import Event
@@ -106,27 +113,20 @@ class ProgressView:
         return Group(self.bars, table)
 
 
-class ExtractView:
-    """A listener for :func:`hmcl_jax.backbones.extract.extract_store`, and a context manager.
+class _BarsView:
+    """Bars while it is entered, where it writes to a terminal."""
 
-    Args:
-      console: where to; standard output by default.
-      every: seconds between lines where it is not a terminal.
-    """
-
-    def __init__(self, console: Console | None = None, every: float = 10.0) -> None:
-        self.console, self.every = console or Console(file=sys.stdout), every
+    def __init__(self, console: Console | None, *more: ProgressColumn) -> None:
+        self.console = console or Console(file=sys.stdout)
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            *more,
             console=self.console,
         )
-        self.parts: dict[tuple[str, str], Any] = {}
-        self.told, self.finished = 0.0, set[tuple[str, str]]()
 
-    def __enter__(self) -> "ExtractView":
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
             self.bars.start()
         return self
@@ -139,6 +139,21 @@ class ExtractView:
     ) -> None:
         if self.console.is_terminal:
             self.bars.stop()
+
+
+class ExtractView(_BarsView):
+    """A listener for :func:`hmcl_jax.backbones.extract.extract_store`, and a context manager.
+
+    Args:
+      console: where to; standard output by default.
+      every: seconds between lines where it is not a terminal.
+    """
+
+    def __init__(self, console: Console | None = None, every: float = 10.0) -> None:
+        super().__init__(console, TextColumn("{task.fields[rate]}"))
+        self.every = every
+        self.parts: dict[tuple[str, str], Any] = {}
+        self.told, self.finished = 0.0, set[tuple[str, str]]()
 
     def __call__(self, step: "Step") -> None:
         part = (step.task, step.part)
@@ -161,7 +176,7 @@ class ExtractView:
         print(line, file=self.console.file, flush=True)
 
 
-class AnalysisView:
+class AnalysisView(_BarsView):
     """A listener for :func:`hmcl_jax.report.analysis.analyse`, and a context manager.
 
     Args:
@@ -169,29 +184,9 @@ class AnalysisView:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stdout)
+        super().__init__(console)
         self.started = time.perf_counter()
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=self.console,
-        )
         self.bar: Any = None
-
-    def __enter__(self) -> "AnalysisView":
-        if self.console.is_terminal:
-            self.bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.console.is_terminal:
-            self.bars.stop()
 
     def __call__(self, name: str, done: int, total: int) -> None:
         if self.console.is_terminal:
