@@ -7,6 +7,7 @@ Every public module gets a page. Needs pdoc (the extra `docs`).
 
 import pkgutil
 import sys
+import warnings
 from pathlib import Path
 
 import pdoc
@@ -24,6 +25,9 @@ def build(out: Path) -> list[Path]:
     """Pages of all modules, below a folder."""
     pdoc.render.configure(docformat="google", footer_text="hmcl_jax")
     names = modules()
+    # Packages bring their public modules; those that only some of them name are given besides.
+    warnings.filterwarnings("ignore", "The module specification .* adds a module named")
+    warnings.filterwarnings("ignore", "Error parsing type annotation")  # imports for types alone
     pdoc.pdoc(*names, output_directory=out)
     pages = [out / f"{name.replace('.', '/')}.html" for name in names]
     missing = [str(page) for page in pages if not page.is_file()]
