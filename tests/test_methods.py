@@ -63,7 +63,13 @@ class Stop(Exception):
     pass
 
 
-@pytest.fixture(scope="module", params=METHODS)
+ALWAYS = ("vanilla", "gem", "dns", "hmcl_ca", "hmcl_rotation")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(m, marks=[pytest.mark.slow] * (m not in ALWAYS)) for m in METHODS],
+)
 def runs(request, stream, tmp_path_factory):
     """A method on the stream, whole and stopped after three tasks; compilations by task."""
     method, counts = request.param, []

@@ -18,7 +18,7 @@ POINTS = {
     "derpp": [{"alpha": 0.0}, {"alpha": 90.0, "beta": 3.0}],
     "nullspace": [{"variance": 0.6, "min_rank": 1}, {"variance": 0.999, "min_rank": 1}],
 }
-ALWAYS = ("hmcl_rotation", "ewc")
+ALWAYS = ("hmcl_rotation",)
 
 
 @pytest.fixture(scope="module")
