@@ -5,7 +5,7 @@ import pytest
 
 from hmcl_jax.continual import ConfigError, TrainConfig, run_stream
 from hmcl_jax.continual.experiment import apply_variant, read_experiment
-from hmcl_jax.continual.methods import METHODS, list_methods
+from hmcl_jax.continual.methods import METHODS, list_methods, make_method
 from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.data.synthetic import synthetic_stream
 
@@ -102,3 +102,13 @@ def test_a_variant_lies_on_top_of_its_file(tmp_path):
         read_experiment(path, variant="large")
     with pytest.raises(ConfigError, match=r"variants must be tables \[variants.NAME\], got 3"):
         apply_variant({"variants": 3})
+
+
+def test_other_code_is_another_run(tmp_path):
+    described = []
+    for text in (FILE, FILE, FILE.replace("settings.share * g", "-settings.share * g")):
+        METHODS.pop("still", None)
+        load_methods(write(tmp_path, text))
+        described.append(make_method("still").described())
+    assert described[0] == described[1] != described[2]
+    assert described[0]["share"] == 0.0

@@ -423,3 +423,12 @@ def test_every_config_runs_to_its_table_on_stores_of_the_papers_layout(tmp_path,
         if section["name"] not in ("ranks", "time"):
             alone = [c for c in section["cells"] if c["paper"] and not c["ours"]]
             assert not alone, (section["name"], alone[:3])
+
+
+def test_settings_of_an_added_method_are_kept():
+    plain, given = (
+        read_item("main", "pocket", overrides, ["agem"]).jobs["canonical"]["agem"]
+        for overrides in ([], ["methods.agem.memory=64"])
+    )
+    assert dict(given.settings) == {"memory": 64}
+    assert plain.folder != given.folder

@@ -147,6 +147,7 @@ def read_item(
         endings = list(dict.fromkeys(label.rpartition("_decay_")[2] for label in labels))
         tables |= {
             f"{method}_decay_{ending}": {
+                **experiment.settings.get(method, {}),
                 "method": method,
                 "train": {"weight_decay": float(ending)} if float(ending) else {},
             }
@@ -154,7 +155,7 @@ def read_item(
             for method in extra
         }
     else:
-        tables |= {method: {} for method in extra}
+        tables |= {method: experiment.settings.get(method, {}) for method in extra}
     jobs: dict[str, dict[str, Job]] = {}
     for order in about.get("orders", [experiment.order]):
         jobs[order] = {}

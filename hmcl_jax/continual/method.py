@@ -197,6 +197,7 @@ class Method:
       over: which tasks a step goes over: the current ``"one"``, all ``"seen"`` or ``"all"`` of the
         stream.
       train: shared settings that are others for this method, as in a config file.
+      code: SHA-256 of the user's file that it is from; a run of other code is another run.
     """
 
     name: str
@@ -217,8 +218,10 @@ class Method:
     log: Callable[[MethodState, Any], dict[str, jax.Array]] = _no_log
     over: str = "one"
     train: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    code: str = ""
 
     def described(self) -> dict[str, Any]:
         """Its settings as plain data, for results and for checking that two runs are the same."""
         found = dataclasses.asdict(self.settings) if self.settings else {}
-        return {**found, "train": dict(self.train)} if self.train else found
+        found |= {"train": dict(self.train)} if self.train else {}
+        return found | ({"code": self.code} if self.code else {})

@@ -22,10 +22,13 @@ The file says what it offers in a mapping ``METHODS`` from names to
 Loading executes the file, as ``python FILE.py`` would. Only name files that you would run.
 """
 
+import dataclasses
+import hashlib
 import os
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hmcl_jax.continual.config import ConfigError
 from hmcl_jax.continual.method import Method
@@ -72,5 +75,15 @@ def load_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
             raise ConfigError(f"{path}: {name} cannot be made: {error}") from error
         if not isinstance(made, Method):
             raise ConfigError(f"{path}: make of {name!r} must give a Method, got {made!r}.")
-    METHODS.update(found)
+    code = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    METHODS.update({name: _of_file(entry, code) for name, entry in found.items()})
     return tuple(found)
+
+
+def _of_file(entry: Entry, code: str) -> Entry:
+    """An entry whose methods say which file they are from."""
+
+    def make(name: str, settings: Any) -> Method:
+        return dataclasses.replace(entry.make(name, settings), code=code)
+
+    return entry._replace(make=make)
