@@ -89,6 +89,19 @@ def resize(browser, width, media="screen", scheme="light"):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
+def settle(browser):
+    """Waits until what was scrolled or resized is drawn, and its events are over."""
+    browser.execute_async_script(
+        "const done = arguments[0];"
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
+    )
+
+
+def wait_for(browser, condition):
+    """Waits for what the pointer causes: browsers tell pages of it frame by frame."""
+    WebDriverWait(browser, 20).until(lambda _: condition())
+
+
 def test_nothing_is_asked_of_the_network_and_nothing_is_executed(browser, page):
     asked = []
     for entry in browser.get_log("performance"):
@@ -177,15 +190,24 @@ def test_hover_focus_and_arrows_tell_values(browser):
     resize(browser, 1400)
     tip = browser.find_element(By.ID, "tip")
     cells = browser.find_elements(By.CSS_SELECTOR, "table.map td[aria-label]")
+    title = cells[1].find_element(By.XPATH, "ancestor::table/caption")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", cells[1])
+    settle(browser)  # to scroll hides what is shown
     assert not tip.is_displayed()
-    ActionChains(browser).move_to_element(cells[1]).perform()
-    assert tip.is_displayed()
+
+    def hover():
+        ActionChains(browser).move_to_element(title).perform()
+        ActionChains(browser).move_to_element(cells[1]).perform()
+        settle(browser)
+        return tip.is_displayed()
+
+    wait_for(browser, hover)
     assert tip.text.split() == cells[1].get_attribute("aria-label").split()
     assert "%" in tip.text
     browser.execute_script("arguments[0].focus()", cells[0])
     assert tip.text.split() == cells[0].get_attribute("aria-label").split()
     cells[0].send_keys(Keys.ARROW_RIGHT)
+    settle(browser)
     assert browser.switch_to.active_element == cells[1]
     assert tip.text.split() == cells[1].get_attribute("aria-label").split()
     assert [c.get_attribute("tabindex") for c in cells[:3]] == ["-1", "0", "-1"]
@@ -196,9 +218,10 @@ def test_hover_focus_and_arrows_tell_values(browser):
     assert browser.switch_to.active_element == here
     assert tip.text.split() == here.get_attribute("aria-label").split()
     here.send_keys(Keys.ESCAPE)
-    assert not tip.is_displayed()
+    wait_for(browser, lambda: not tip.is_displayed())
     box = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, innerWidth]"
     cells[3].click()
+    settle(browser)
     browser.execute_script("arguments[0].focus()", cells[3])
     left, right, width = browser.execute_script(box, tip)
     assert 0 <= left < right <= width
