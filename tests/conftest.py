@@ -16,7 +16,7 @@ def compilation_cache(tmp_path_factory):
     """Programs of whole tasks are compiled once in a session, however often they are made."""
     folder = tmp_path_factory.getbasetemp().parent / "programs"  # shared by all workers
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 @pytest.fixture(params=["float32", "float64"])

@@ -160,7 +160,8 @@ def killed_until_done(made: Path, out: Path, rng: random.Random, kills: int) -> 
     return killed
 
 
-@pytest.mark.parametrize(("kills", "seed"), [(2, 0), pytest.param(10, 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "seed"), [(2, 0), (10, 1)])
 def test_killed_and_resumed_it_is_the_same_store(made, store, tmp_path, kills, seed):
     killed = killed_until_done(made, tmp_path / "store", random.Random(seed), kills)
     assert killed >= min(2, kills)

@@ -245,6 +245,7 @@ def saved(step):
     return ocp.load(step, blank | {"finished": np.zeros((), np.int32)})
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path, cache):
     made, one = stream(), tmp_path / "one"
     write_store(

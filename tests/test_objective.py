@@ -1,5 +1,7 @@
 """The loss against plain numpy, and the prototype form against the pair form."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,17 @@ def plain_loss(general, specific, tau, K=10.0, kappa=0.1, weight=0.2):
     return (forward + backward) / 2 + weight * np.maximum(0, angle - aperture).mean()
 
 
+def pair_loss(text, image, **options):
+    """Compiled as one; operation by operation takes seconds."""
+    return jax.jit(functools.partial(objective.pair_loss, **options))(text, image)
+
+
+def prototype_loss(prototypes, image, labels, **options):
+    return jax.jit(functools.partial(objective.prototype_loss, **options))(
+        prototypes, image, labels
+    )
+
+
 def test_pair_loss_is_the_papers(x64, rng):
     text, image = rng.normal(size=(2, 20, 8))
     labels = np.arange(20)
@@ -34,9 +47,9 @@ def test_pair_loss_is_the_papers(x64, rng):
         {"tau": 0.5, "K": 3.0, "kappa": 0.3, "entailment_weight": 1.0},
     ):
         expected = plain_loss(text, image, *options.values())
-        ours = objective.pair_loss(text, image, **options)
+        ours = pair_loss(text, image, **options)
         np.testing.assert_allclose(float(ours), expected, rtol=1e-11)
-        by_class = objective.prototype_loss(text, image, labels, **options)
+        by_class = prototype_loss(text, image, labels, **options)
         np.testing.assert_allclose(float(by_class), expected, rtol=1e-11)
 
 
@@ -58,10 +71,10 @@ def test_prototype_form_equals_the_pair_form(dtype, rng, classes, valid_rows):
 
     def by_pair(prototypes, image):
         shown = labels[:valid_rows]
-        return objective.pair_loss(prototypes[shown], image[:valid_rows], tau=0.1)
+        return pair_loss(prototypes[shown], image[:valid_rows], tau=0.1)
 
     def by_class(prototypes, image):
-        return objective.prototype_loss(prototypes, image, labels, tau=0.1, valid=valid)
+        return prototype_loss(prototypes, image, labels, tau=0.1, valid=valid)
 
     arguments = jnp.array(prototypes), jnp.array(image)
     expected, expected_gradient = jax.jit(jax.value_and_grad(by_pair, (0, 1)))(*arguments)
@@ -77,25 +90,25 @@ def test_prototype_form_equals_the_pair_form(dtype, rng, classes, valid_rows):
 def test_padding_may_hold_anything(rng):
     prototypes, image, labels = batch(rng, 4, 8, np.float32)
     valid = np.arange(8) < 6
-    expected = objective.prototype_loss(prototypes, image[:6], labels[:6], tau=0.1)
+    expected = prototype_loss(prototypes, image[:6], labels[:6], tau=0.1)
     image[6:], labels[6:] = np.nan, 99
-    loss = jax.value_and_grad(
-        lambda x: objective.prototype_loss(prototypes, x, labels, tau=0.1, valid=valid)
+    loss = jax.jit(
+        jax.value_and_grad(lambda x: prototype_loss(prototypes, x, labels, tau=0.1, valid=valid))
     )
     value, gradient = loss(jnp.array(image))
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     assert jnp.isfinite(gradient).all()
-    pairs = jax.grad(
-        lambda x: objective.pair_loss(prototypes[labels % 4], x, tau=0.1, valid=valid)
-    )(jnp.array(image))
+    pairs = jax.jit(jax.grad(lambda x: pair_loss(prototypes[labels % 4], x, tau=0.1, valid=valid)))(
+        jnp.array(image)
+    )
     assert jnp.isfinite(pairs).all()
 
 
 def test_padded_pairs_have_no_effect(dtype, rng):
     text, image = rng.normal(size=(2, 12, 6)).astype(dtype)
     valid = np.arange(12) < 9
-    whole = jax.jit(jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1, valid=valid), (0, 1)))
-    part = jax.jit(jax.grad(lambda t, i: objective.pair_loss(t, i, tau=0.1), (0, 1)))
+    whole = jax.jit(jax.grad(lambda t, i: pair_loss(t, i, tau=0.1, valid=valid), (0, 1)))
+    part = jax.jit(jax.grad(lambda t, i: pair_loss(t, i, tau=0.1), (0, 1)))
     for ours, expected in zip(
         whole(jnp.array(text), jnp.array(image)),
         part(jnp.array(text[:9]), jnp.array(image[:9])),
@@ -108,7 +121,7 @@ def test_padded_pairs_have_no_effect(dtype, rng):
 def test_gradient_against_finite_differences(x64, rng):
     prototypes, image, labels = batch(rng, 4, 10, np.float64, dim=5)
     check_grads(
-        lambda p, i: objective.prototype_loss(p, i, labels, tau=0.2),
+        lambda p, i: prototype_loss(p, i, labels, tau=0.2),
         (jnp.array(prototypes), jnp.array(image)),
         order=1,
         modes=["rev"],
@@ -118,17 +131,17 @@ def test_gradient_against_finite_differences(x64, rng):
 
 def test_roles_are_not_symmetric_only_by_entailment(x64, rng):
     a, b = rng.normal(size=(2, 9, 4))
-    forward = objective.pair_loss(a, b, tau=0.1, entailment_weight=0.0)
-    backward = objective.pair_loss(b, a, tau=0.1, entailment_weight=0.0)
+    forward = pair_loss(a, b, tau=0.1, entailment_weight=0.0)
+    backward = pair_loss(b, a, tau=0.1, entailment_weight=0.0)
     np.testing.assert_allclose(forward, backward, rtol=1e-13)
-    assert objective.pair_loss(a, b, tau=0.1) != objective.pair_loss(b, a, tau=0.1)
+    assert pair_loss(a, b, tau=0.1) != pair_loss(b, a, tau=0.1)
 
 
 def test_no_valid_row_gives_zero_and_extreme_logits_stay_finite(rng):
     text, image = np.float32(rng.normal(size=(2, 8, 4)))
-    nothing = objective.pair_loss(text, image, tau=0.1, valid=np.zeros(8, bool))
+    nothing = pair_loss(text, image, tau=0.1, valid=np.zeros(8, bool))
     assert float(nothing) == 0
-    value, gradient = jax.value_and_grad(lambda x: objective.pair_loss(text, x, tau=1e-4))(
+    value, gradient = jax.value_and_grad(lambda x: pair_loss(text, x, tau=1e-4))(
         jnp.array(image * 1e3)
     )
     assert jnp.isfinite(value)
@@ -138,13 +151,13 @@ def test_no_valid_row_gives_zero_and_extreme_logits_stay_finite(rng):
 def test_nan_is_not_hidden(rng):
     text, image = np.float32(rng.normal(size=(2, 4, 3)))
     text[1, 1] = np.nan
-    assert jnp.isnan(objective.pair_loss(text, image, tau=0.1))
-    assert jnp.isnan(objective.prototype_loss(text, image, np.arange(4), tau=0.1))
+    assert jnp.isnan(pair_loss(text, image, tau=0.1))
+    assert jnp.isnan(prototype_loss(text, image, np.arange(4), tau=0.1))
 
 
 def test_any_pair_of_modalities_lowers_the_loss_by_gradient_steps(rng):
     sound, heat = (jnp.array(x, jnp.float32) for x in rng.normal(size=(2, 16, 8)))
-    loss = jax.jit(lambda x: objective.pair_loss(sound, x, tau=0.2))
+    loss = jax.jit(lambda x: pair_loss(sound, x, tau=0.2))
     step = jax.jit(lambda x: x - 0.1 * jax.grad(loss)(x))
     first = loss(heat)
     for _ in range(100):

@@ -124,6 +124,7 @@ def test_both_streams_have_a_name():
     }
 
 
+@pytest.mark.slow
 def test_what_is_protected_turns_as_one_without_being_seen(store):
     """A task without sounds: the head of sounds stays under MR, and turns under a rotation."""
     order = ["instruments", "flags"]

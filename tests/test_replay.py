@@ -72,13 +72,16 @@ def plain_loss(params, memory, task):
     """Loss of the stored pairs of one task, by the objective itself."""
     rows = np.flatnonzero(np.asarray(memory.task) == task)
     specific = ("image", "audio")[task % 2]
-    return objective.pair_loss(
-        apply_head(params["text"], memory.general[rows], K),
-        apply_head(params[specific], memory.specific[rows], K),
+    loss = functools.partial(
+        objective.pair_loss,
         tau=TAU,
         K=K,
         kappa=CONFIG.kappa,
         entailment_weight=CONFIG.entailment_weight,
+    )
+    return jax.jit(loss)(
+        apply_head(params["text"], memory.general[rows], K),
+        apply_head(params[specific], memory.specific[rows], K),
     )
 
 

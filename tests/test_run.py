@@ -45,9 +45,8 @@ def every(always):
     return [m if m in always else pytest.param(m, marks=pytest.mark.slow) for m in METHODS]
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param("vanilla", marks=pytest.mark.slow), "hmcl_rotation"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["vanilla", "hmcl_rotation"])
 def test_a_lasting_optimizer_goes_on_bitwise(tmp_path, method):
     stop_and_go_on(tmp_path, method, dataclasses.replace(FAST, reset_optimizer=False))
 

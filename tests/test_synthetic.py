@@ -84,6 +84,7 @@ def forgetting(stream, steps=60):
     return np.mean(np.array(own[:-1]) - np.array(final[:-1])), np.mean(own)
 
 
+@pytest.mark.slow
 def test_forgetting_grows_with_overlap_and_falls_with_dimension():
     def measured(**knobs):
         runs = [forgetting(synthetic_stream(tasks=4, seed=seed, **knobs)) for seed in range(3)]

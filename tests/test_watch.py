@@ -115,7 +115,8 @@ def test_projecting_before_adamw_leaves_a_defect():
     assert "anchor_distance" not in figures
 
 
-@pytest.mark.parametrize("step", ["epoch", pytest.param("minibatch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["epoch", "minibatch"])
 def test_chunks_and_loops_log_the_same(step):
     short = {"classification": Schedule(3, 5e-4), "retrieval": Schedule(3, 5e-5)}
     config = TrainConfig(batch=64, step=step, seed_axis="vmap", **short)
