@@ -50,6 +50,7 @@ REMEDIES = (
     "does not match its checksum",
     "cannot be used",
 )
+HARMLESS = ("Exception ignored in", "RuntimeError: Event loop is closed")
 
 
 class Child:
@@ -180,8 +181,9 @@ class Case:
         self.figures["warned"] += "is damaged and was renamed" in said
         if code == 1 and any(text in said for text in REMEDIES) and "Traceback" not in said:
             self.figures["explained"] += 1
-        # A Ctrl-C that strikes while Python collects garbage is printed and forgotten; it goes on.
-        elif code not in expected or ("Traceback" in said and "Exception ignored in" not in said):
+        # A Ctrl-C that strikes while Python collects garbage is printed and forgotten, and
+        # TensorStore's threads complain when the first damaged array has ended the reading.
+        elif code not in expected or said.count("Traceback") > sum(map(said.count, HARMLESS)):
             self.wrong.append(f"code {code}: {said[-1500:]}")
         return code
 

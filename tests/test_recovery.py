@@ -68,6 +68,13 @@ def test_nothing_is_moved_if_there_is_no_whole_step_before(path, steps, damaged)
         assert run.latest() == steps
 
 
+def test_what_is_damaged_is_said_in_words(path):
+    saved(path, steps=2)
+    (path / "steps" / "2" / "state" / "_METADATA").write_bytes(b"")
+    with resumed(path) as run, pytest.warns(DamagedStep, match="its list of arrays, or a file"):
+        assert usable_step(run) == 1
+
+
 def test_a_step_that_cannot_be_renamed_is_named(path, monkeypatch):
     saved(path, steps=2)
     flip(path, 2)

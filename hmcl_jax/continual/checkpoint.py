@@ -374,6 +374,8 @@ def read_arrays(
 
 def _check_shapes(stored: Any, leaves: Mapping[str, Mapping[str, Any]]) -> None:
     """Compares with what Orbax knows of its arrays, before memory is taken for them."""
+    if stored is None:
+        raise ValueError("its list of arrays, or a file that it rests on, is damaged")
     for name, leaf in leaves.items():
         if 0 in leaf["shape"]:
             continue
