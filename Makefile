@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: stream reproduce test test-all bench mutation docs lint format clean
+.PHONY: stream reproduce test test-all test-ends coverage bench mutation docs lint format clean
 OUT ?= runs/pocket
 MODULE ?= projection
 
@@ -27,6 +27,17 @@ test: $(STAMP)  ## the default suite
 
 test-all: $(STAMP)  ## the default suite and the slow tests
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS)
+
+test-ends:  ## a part of it with the oldest and with the newest packages, where there is a Python
+	WORKERS=$(WORKERS) .ci/test_end oldest
+	WORKERS=$(WORKERS) .ci/test_end newest
+
+coverage: $(STAMP)  ## lines of the package that the default suite runs; fails below 95 %
+	$(BIN)/python -m pip install --quiet 'coverage>=7.10'
+	$(BIN)/coverage erase
+	JAX_PLATFORMS=cpu $(BIN)/coverage run -m pytest -n $(WORKERS) -m 'not slow'
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers faults long_stream
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
