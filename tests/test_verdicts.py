@@ -59,7 +59,7 @@ def test_all_three_verdicts_and_their_counts_are_shown_everywhere():
     assert (name, value) == ("Claims that hold", "1 of 3")
     assert "1 not settled; 3 of 5 verdicts" in str(more)
     text = markdown(sections, about)
-    assert "Of 3 claims 1 hold wherever they were checked, 1 are not settled, 1 do not" in text
+    assert "Of 3 claims 1 hold wherever they were checked, 1 do not hold; not settled: 1." in text
     assert "Of 5 verdicts, each of one claim" in text
     assert "3 say: holds." in text
     for page in (text, html(sections, about)):

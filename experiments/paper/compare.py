@@ -141,8 +141,8 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     claims, states = list(by_claim(verdicts).values()), [verdict.holds for verdict in verdicts]
     return (
         f"Of {len(claims)} claims {claims.count(True)} hold wherever they were checked, "
-        f"{claims.count(None)} are not settled, {claims.count(False)} do not hold. Of "
-        f"{len(states)} verdicts, each of one claim on one stream, order, measure or decay, "
+        f"{claims.count(False)} do not hold; not settled: {claims.count(None)}. Of {len(states)} "
+        "verdicts, each of one claim on one stream, order, measure or decay, "
         f"{states.count(True)} say: holds."
     )
 
