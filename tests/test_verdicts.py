@@ -1,10 +1,14 @@
 """Verdicts on the paper's claims: three of them, and how they and their counts are shown."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from hmcl_jax.evaluation.stream_drift import Drift, Norms
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -39,6 +43,59 @@ def test_times_are_medians_and_may_not_settle_the_claim(tmp_path, monkeypatch):
     (again,) = make_tables(Found(item, store, {}, tmp_path))
     assert again == table
     assert asked == [{"seed": 42, "stage": 3, "repeats": 9}]
+
+
+def drifted(monkeypatch, name):
+    """The tables of drift or norms, from numbers of two old tasks and two seeds."""
+    vanilla = np.full((2, 2, 4), 10.0)
+    mr, ca = vanilla * [0.1, 0.2, 0.3, 0.4], vanilla * [0.05, 0.1, 0.2, 0.5]
+    mr[1] *= 2  # on the second seed
+    ratios = np.array([[[0.8, 0.8, 0.95, 0.95]] * 2, [[1, 1, 0.95, 0.95], [1, 1, 0.85, 0.85]]])
+    found = Drift(
+        methods=("vanilla", "hmcl_mr", "hmcl_ca"),
+        seeds=(42, 1024),
+        tasks=("a", "b"),
+        kinds=("classification",) * 2,
+        anchors=(2, 2),
+        values=np.array([vanilla, mr, ca]),
+        cones=np.zeros((3, 2, 2, 6)),
+        norms={"text": Norms(np.array([0, 0, 1, 1]), np.ones((2, 2, 4)), ratios)},
+    )
+    if name == "norms":
+        found = dataclasses.replace(found, methods=found.methods[:2])
+    monkeypatch.setattr(views, "saved", lambda *a: {})
+    monkeypatch.setattr(views, "measure_drift", lambda *a, **k: found)
+    rows = dict.fromkeys(found.methods, SimpleNamespace(seeds=found.seeds))
+    return make_tables(Found(read_item(name, "pocket"), None, {"canonical": rows}, Path()))
+
+
+def test_reductions_of_drift_are_means_over_seeds_with_the_least_of_all(monkeypatch):
+    tests, table = drifted(monkeypatch, "drift")
+    assert tests.blocks["radial"]["hmcl_mr"]["lower"].mean == 2
+    rows = table.blocks["pocket"]
+    assert rows["hmcl_mr"]["radial"].values == pytest.approx((90, 80))
+    assert rows["hmcl_ca"]["paired_distance"].mean == pytest.approx(50)
+    assert rows["both"]["least"].values == pytest.approx((50, 20))
+    assert rows["both"]["most"].values == pytest.approx((95, 95))
+    far, less = judge(table)
+    assert (far.count, less.count) == ("3 of 8", "4 of 4")
+    assert "hmcl_mr, angular, percent less: 70.00 against 81.20 (0 of 2 seeds)" in far.numbers()
+
+
+def test_tasks_are_counted_by_the_median_of_their_norms(monkeypatch):
+    table, tasks = drifted(monkeypatch, "norms")
+    assert table.blocks["pocket"]["vanilla"]["text"].mean == pytest.approx(0.875)
+    rows = tasks.blocks["pocket"]
+    assert {name: number.values for name, number in rows["vanilla"].items()} == {
+        "text tasks": (2, 2),
+        "text below 1": (2, 2),
+        "text below 0.9": (1, 1),
+    }
+    assert rows["hmcl_mr"]["text below 1"].values == (1, 1)
+    assert rows["hmcl_mr"]["text below 0.9"].values == (0, 1)
+    shrinks, kept = judge(tasks)
+    assert shrinks.holds
+    assert kept.numbers() == "not: hmcl_mr, tasks, text below 0.9: 0.50 against 0 (1 of 2 seeds)"
 
 
 def test_all_three_verdicts_and_their_counts_are_shown_everywhere():
