@@ -1,5 +1,6 @@
 """The paper's tables as data: they must fit together, and the claims must hold on them."""
 
+import dataclasses
 import sys
 import tomllib
 from pathlib import Path
@@ -11,8 +12,16 @@ from hmcl_jax.data.suites import SUITES
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
 
-from paper.claims import CLAIMS, judge  # noqa: E402
-from paper.tables import TABLES, parse_number, read_extra, read_tables, spread  # noqa: E402
+from paper.claims import CLAIMS, Verdict, by_claim, judge  # noqa: E402
+from paper.comparisons import Check, compare, settled  # noqa: E402
+from paper.tables import (  # noqa: E402
+    TABLES,
+    Number,
+    parse_number,
+    read_extra,
+    read_tables,
+    spread,
+)
 
 PAPER = read_tables()
 MAIN, ORDERS = PAPER["tab:main_results16"], PAPER["tab:task_order_stability"]
@@ -177,14 +186,183 @@ def test_sizes_are_those_of_the_suite():
         assert row == wanted
 
 
+# Claims about figures that the paper prints without these numbers.
+DRAWN = {
+    "Both variants stay closer to the task-end scores than vanilla at every stage",
+    "CA has a lower mean drift than MR in every measure",
+}
+CLAIMED = [(label, claim) for label, claims in CLAIMS.items() for claim in claims]
+JUDGED = {label: judge(table) for label, table in PAPER.items()}
+
+
 def test_every_claim_holds_on_the_papers_own_numbers():
-    judged = {label: judge(table) for label, table in PAPER.items()}
-    for label in CLAIMS:
-        if label == "fig:stage_task_relative_change":  # printed without numbers
-            continue
-        assert {verdict.claim for verdict in judged[label]} == {c[0] for c in CLAIMS[label]}
-        for verdict in judged[label]:
+    checked = {verdict.claim for verdicts in JUDGED.values() for verdict in verdicts}
+    texts = [claim.text for _, claim in CLAIMED]
+    assert len(set(texts)) == len(texts)
+    assert checked == set(texts) - DRAWN
+    for verdicts in JUDGED.values():
+        for verdict in verdicts:
             assert verdict.holds, verdict.numbers()
+
+
+def outcomes(verdicts):
+    """Whether each comparison holds, by claim, block and place."""
+    return {(v.claim, v.block, i): c.holds for v in verdicts for i, c in enumerate(v.checks)}
+
+
+@pytest.mark.parametrize("label", [label for label in CLAIMS if label in PAPER])
+def test_every_comparison_of_a_claim_can_fail(label):
+    """For each of them there is a number of the paper's whose change makes it fail."""
+    table, failed = PAPER[label], set()
+    for block, method, row in rows(table):
+        for column, number in row.items():
+            for value in (-1e6, 1e6):
+                other = {**row, column: dataclasses.replace(number, mean=value)}
+                blocks = {**table.blocks, block: {**table.blocks[block], method: other}}
+                verdicts = judge(dataclasses.replace(table, blocks=blocks))
+                found = outcomes(verdicts)
+                failed |= {key for key, holds in found.items() if holds is False}
+                lost = {key[:2] for key, holds in found.items() if holds is False}
+                assert {(v.claim, v.block) for v in verdicts if not v.holds} == lost
+    assert failed == outcomes(JUDGED[label]).keys()
+
+
+def test_a_method_of_a_users_changes_no_verdict():
+    for label, table in PAPER.items():
+        for value in (-1e9, 1e9):
+            mine = dict.fromkeys(table.columns, Number(value, values=(value, value)))
+            blocks = {
+                block: {"mr_mine": mine, **found, "mine": mine, "ca_mine": mine}
+                for block, found in table.blocks.items()
+            }
+            assert judge(dataclasses.replace(table, blocks=blocks)) == JUDGED[label], label
+            alone = {**blocks, "decay-mine": {"mine": mine}}
+            known = [
+                v for v in judge(dataclasses.replace(table, blocks=alone)) if v.block in blocks
+            ]
+            assert known == [v for v in JUDGED[label] if v.block in blocks], label
+
+
+def claim_of(label, text):
+    (found,) = [c for c in CLAIMS[label] if text in c.text]
+    return found
+
+
+def test_better_than_vanilla_is_not_better_than_all():
+    row = PAPER["tab:main_results16"].blocks["meru-l"]
+    gem = {**row["gem"], "BWT": Number(-1.395)}  # between the variants
+    table = dataclasses.replace(MAIN, blocks={"meru-l": {**row, "gem": gem}})
+    found = {verdict.claim: verdict for verdict in judge(table)}
+    assert found[claim_of(MAIN.label, "forget less than vanilla").text].holds
+    every = found[claim_of(MAIN.label, "better BWT than every baseline").text]
+    assert not every.holds
+    assert every.count == "9 of 10"
+    assert every.numbers() == "not: hmcl_ca vs gem, BWT: -1.40 against -1.40"
+
+
+def test_bwt_of_retrieval_alone_is_not_always_better():
+    lost = [
+        (block, one, other, column)
+        for block, found in MAIN.blocks.items()
+        for one in ("hmcl_mr", "hmcl_ca")
+        for other in ("vanilla", "ewc", "gem", "cflat", "dns")
+        for column in ("BWT_A", "BWT_R5", "BWT")
+        if found[one][column].mean <= found[other][column].mean
+    ]
+    assert lost == [("meru-l", "hmcl_ca", "cflat", "BWT_R5")]
+    assert listed("contributions", "-2.046", "C-FLAT -2.032")
+
+
+def test_one_task_that_shrinks_on_one_seed_is_one_too_many():
+    table = PAPER["apdx:norm_contraction"]
+    row = {"text tasks": Number(15), "text below 0.9": spread([0, 0, 1])}
+    (verdict,) = judge(dataclasses.replace(table, blocks={"s": {"hmcl_mr": row}}))
+    assert verdict.numbers() == "not: hmcl_mr, tasks, text below 0.9: 0.33 against 0 (2 of 3 seeds)"
+
+
+def test_closer_has_no_sign():
+    names = ("after 2", "after 3")
+    vanilla, mr, ca = (dict(zip(names, map(Number, x), strict=True)) for x in
+                       ((5.0, 9.0), (1.0, 2.0), (4.0, 10.0)))  # fmt: skip
+    label = "fig:stage_task_relative_change"
+    table = dataclasses.replace(
+        MAIN, label=label, columns=names, lower=names,
+        blocks={"s": {"vanilla": vanilla, "hmcl_mr": mr, "hmcl_ca": ca}},
+    )  # fmt: skip
+    (verdict,) = judge(table)
+    assert verdict.count == "3 of 4"
+    assert verdict.numbers() == "not: hmcl_ca vs vanilla, after 3: 10.00 against 9.00"
+
+
+def test_reductions_are_judged_one_by_one_where_they_are_known():
+    table = PAPER["fig:drift_analysis, percentages"]
+    names = ("radial", "angular", "least", "most")
+    row = dict(zip(names, map(Number, (90.0, 80.0)), strict=False))
+    better = dict(zip(names, map(Number, (99.0, 81.2)), strict=False))
+    block = {"hmcl_mr": row, "hmcl_ca": better, "both": {"least": Number(0.0)}}
+    low, less = judge(dataclasses.replace(table, columns=names, blocks={"s": block}))
+    assert low.numbers() == "not: hmcl_mr, angular, percent less: 80.00 against 81.20"
+    assert low.count == "3 of 4"
+    assert less.holds
+    assert less.count == "2 of 2"
+
+
+def test_what_varies_over_the_bound_is_not_settled():
+    ratio = dataclasses.replace(spread([0.9, 1.0, 1.2]), mean=1.05)
+    assert settled("x", ratio, 1.1).holds is None
+    assert "1.05 (0.90 to 1.20 in 3 repeats) against 1.10" in settled("x", ratio, 1.1).text
+    assert settled("x", ratio, 1.3).holds is True
+    assert settled("x", ratio, 0.8).holds is False
+    assert settled("x", Number(1.05, values=(1.05,)), 1.1).holds is True
+    assert settled("x", Number(1.15), 1.1).holds is False
+    open_one, good, bad = (Check(name, holds) for name, holds in
+                           (("a", None), ("b", True), ("c", False)))  # fmt: skip
+    verdict = Verdict("claim", "where", "block", (open_one, good))
+    assert (verdict.holds, verdict.word, verdict.count) == (None, "not settled", "1 of 2")
+    assert verdict.numbers() == "not settled: a"
+    lost = dataclasses.replace(verdict, checks=(open_one, good, bad))
+    assert (lost.word, lost.numbers()) == ("does not hold", "not: c")
+
+
+def test_a_claim_holds_if_it_holds_wherever_it_was_checked():
+    yes, no, perhaps = ((Check("", holds),) for holds in (True, False, None))  # one comparison each
+    said = [("a", yes), ("a", yes), ("b", yes), ("b", no), ("c", perhaps), ("c", yes), ("d", no),
+            ("d", perhaps)]  # fmt: skip
+    verdicts = [Verdict(claim, "", str(i), checks) for i, (claim, checks) in enumerate(said)]
+    assert by_claim(verdicts) == {"a": True, "b": False, "c": None, "d": False}
+
+
+def test_seeds_are_counted_apart_from_the_mean():
+    found = compare("x", spread([1.0, 5.0]), spread([2.0, 2.0]), lambda a, b: a > b)
+    assert (found.holds, found.seeds) == (True, (1, 2))
+    assert found.told() == "x 3.00 against 2.00 (1 of 2 seeds)"
+
+
+def test_numbers_that_stand_twice_are_the_same():
+    twice = PAPER["apdx:pullback_sensitivity, retention"].blocks["hycoclip-b"]
+    placement = PAPER["tab:optimizer_placement"].blocks["hycoclip-b"]["mr_post_anchor"]
+    for column in ("BWT", "task"):
+        printed = dataclasses.replace(placement[column], bold=False)
+        assert dataclasses.replace(twice["stronger"][column], bold=False) == printed
+    assert twice["weaker"]["BWT"] == MAIN.blocks["hycoclip-b"]["hmcl_mr"]["BWT"]
+    hierarchy = PAPER["tab:wordnet_hierarchy"].blocks["hycoclip-b"]["hmcl_mr"]
+    assert twice["weaker"]["task"] == hierarchy["top1"]
+    kinds = PAPER["apdx:adamw_weight_decay"].blocks["hycoclip-b"]["mr_pre"]
+    bwt = PAPER["tab:adamw_weight_decay"].blocks["decay-0"]["mr_pre"]["BWT"].mean
+    assert (14 * kinds["BWT_A"].mean + 2 * kinds["BWT_R5"].mean) / 16 == pytest.approx(
+        bwt, abs=0.02
+    )
+
+
+def test_what_the_text_says_of_other_orders_is_in_the_table():
+    best = {
+        block: {c: max(found, key=lambda m: found[m][c].mean) for c in ("Overall", "R@5", "BWT")}
+        for block, found in ORDERS.blocks.items()
+    }
+    assert best == {
+        "seq2": {"Overall": "hmcl_mr", "R@5": "hmcl_ca", "BWT": "hmcl_mr"},
+        "seq3": {"Overall": "hmcl_ca", "R@5": "hmcl_mr", "BWT": "hmcl_mr"},
+    }
 
 
 def test_every_inconsistency_says_where_and_what():

@@ -195,9 +195,23 @@ def test_columns_and_tasks_from_results():
     assert table.blocks["pocket"]["vanilla"]["Overall"].std == pytest.approx(0.5**0.5)
     (table,) = shown("per_task", made)
     assert means(table, "pocket", "vanilla") == {"t0": 40.5, "t1": 20.5, "t2": 60.5}
-    (table,) = shown("stages", made)
-    assert table.blocks["pocket"]["vanilla"]["after 3"].mean == pytest.approx((-20 - 100 / 3) / 2)
-    assert table.blocks["pocket"]["vanilla"]["after 2"].mean == pytest.approx(0)
+
+
+def test_stages_are_judged_by_how_far_scores_are_off_in_either_direction():
+    made = {
+        "vanilla": result([40, 24, 60], [50, 30, 60]),
+        "hmcl_mr": result([70, 21, 60], [50, 30, 60]),  # one up by 40 %, one down by 30 %
+        "hmcl_ca": result([55, 30, 60], [50, 30, 60]),
+    }
+    table, signed = shown("stages", made)
+    assert means(table, "pocket", "vanilla") == {"after 2": 0, "after 3": 20}
+    assert means(signed, "pocket", "vanilla") == {"after 2": 0, "after 3": -20}
+    assert means(table, "pocket", "hmcl_mr")["after 3"] == 35
+    assert means(signed, "pocket", "hmcl_mr")["after 3"] == 5
+    (verdict,) = judge(dataclasses.replace(table, columns=("after 3",)))
+    assert verdict.numbers() == "not: hmcl_mr vs vanilla, after 3: 35.00 against 20.00"
+    assert verdict.count == "1 of 2"
+    assert judge(signed) == []
 
 
 def test_retrieval_in_both_directions():
@@ -214,14 +228,23 @@ def test_placement_decay_and_pullback():
     assert means(table, "pocket", "vanilla")["task"] == 20.5
     with pytest.raises(ConfigError, match="no task 'imagenet'"):
         shown("placement", {"vanilla": one}, about={"task": "imagenet"})
-    (table,) = shown("decay", {"vanilla_decay_0": one, "vanilla_decay_1e-4": other})
+    table, kinds = shown("decay", {"vanilla_decay_0": one, "vanilla_decay_1e-4": other})
+    assert means(kinds, "pocket", "vanilla") == {"BWT_A": -9.5, "BWT_R5": 0}
     assert list(table.blocks) == ["decay-0", "decay-1e-4"]
     assert means(table, "decay-1e-4", "vanilla")["Overall"] == 38 + 1 / 3 + 0.5
-    table, sweep = shown("pullback", {"mr_beta_0050": one, "mr_beta_0080": other})
+    about = {"task": "t1"}
+    made = shown("pullback", {"mr_beta_0050": one, "mr_beta_0080": other}, about=about)
+    table, retained, sweep = made
     found = means(table, "pocket", "weaker")
     assert found["R@5"] == 100 * ((60 - 75) / 75 + (61 - 76) / 76) / 2
     assert found["Acc"] == 100 * ((30 - 20) / 20 + (31 - 21) / 21) / 2
     assert list(sweep.blocks["pocket"]) == ["mr_beta_0050", "mr_beta_0080"]
+    assert means(retained, "pocket", "weaker") == {"BWT": (-9.5 - 9.5) / 3, "task": 20.5}
+    assert means(retained, "pocket", "stronger") == {"BWT": (-19.5 - 19.5) / 3, "task": 10.5}
+    (worse,) = judge(retained)
+    assert not worse.holds  # here the weaker one retains more
+    with pytest.raises(ConfigError, match="no task 'qd-animals'"):
+        shown("pullback", {"mr_beta_0050": one, "mr_beta_0080": other})
 
 
 def test_a_claim_that_fails_says_so_with_numbers_and_seeds():

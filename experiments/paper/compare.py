@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmcl_jax.report.results import markdown_rows
-from paper.claims import Verdict
+from paper.claims import WORDS, Verdict, by_claim
 from paper.tables import Number, Table
 
 WIDE = 7  # tables with more columns are turned: their columns become rows
@@ -131,18 +131,28 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
     """Claims, where they were checked, and what came out."""
     rows = [["Claim of the paper", "Checked on", "Verdict", "Comparisons that hold", "Numbers"]]
     for verdict in verdicts:
-        said = "holds" if verdict.holds else "**does not hold**"
+        said = verdict.word if verdict.holds else f"**{verdict.word}**"
         rows.append([verdict.claim, verdict.block, said, verdict.count, verdict.numbers()])
     return rows
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """How many claims hold, and how many verdicts, as a sentence."""
+    claims, states = list(by_claim(verdicts).values()), [verdict.holds for verdict in verdicts]
+    return (
+        f"Of {len(claims)} claims {claims.count(True)} hold wherever they were checked, "
+        f"{claims.count(False)} do not hold; not settled: {claims.count(None)}. Of {len(states)} "
+        "verdicts, each of one claim on one stream, order, measure or decay, "
+        f"{states.count(True)} say: holds."
+    )
 
 
 def markdown(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
     """The whole page."""
     verdicts = [v for section in sections for v in section.get("verdicts", ())]
-    held = sum(v.holds for v in verdicts)
     lines = ["# Reproduction of the paper's tables", "", about["lead"], ""]
     if verdicts:
-        lines += ["## Claims", "", f"{held} of {len(verdicts)} verdicts: holds.", ""]
+        lines += ["## Claims", "", counted(verdicts), ""]
         rows = verdict_rows(verdicts)
         lines += [_line(rows[0]), "|---" * len(rows[0]) + "|", *map(_line, rows[1:]), ""]
     for section in sections:
@@ -193,10 +203,13 @@ def as_json(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> 
             for cell in cells
         ]
         verdicts = [
-            {**dataclasses.asdict(v), "holds": v.holds} for v in section.get("verdicts", ())
+            {**dataclasses.asdict(v), "holds": v.holds, "verdict": v.word}
+            for v in section.get("verdicts", ())
         ]
         kept = {
             key: section[key] for key in ("name", "title", "stream", "missing") if key in section
         }
         told.append({**kept, "cells": rows, "verdicts": verdicts})
-    return {"about": dict(about), "sections": told}
+    states = by_claim(v for section in sections for v in section.get("verdicts", ()))
+    claims = [{"claim": c, "holds": state, "verdict": WORDS[state]} for c, state in states.items()]
+    return {"about": dict(about), "claims": claims, "sections": told}

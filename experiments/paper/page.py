@@ -7,11 +7,13 @@ import numpy as np
 
 from hmcl_jax.report.page import Page
 from hmcl_jax.report.widgets import Scale, cards, details, heat_map, paragraph, table
+from paper.claims import by_claim
 from paper.compare import Cell, grid, verdict_rows
 
 READING = (
     "A claim is a list of comparisons of means over seeds. It holds if all of them do; in brackets "
-    "stands on how many seeds a comparison holds."
+    "stands on how many seeds a comparison holds. Not settled: no comparison fails, but repeated "
+    "measurements lie on both sides of the bound."
 )
 
 
@@ -26,12 +28,15 @@ def facts(sections: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, object]
     cells: list[Cell] = [c for s in sections for _, cells in s.get("tables", ()) for c in cells]
     judged = [cell.inside for cell in cells if cell.inside is not None]
     made = sum("tables" in section for section in sections)
-    held = sum(v.holds for v in verdicts)
+    claims, held = by_claim(verdicts), sum(v.holds is True for v in verdicts)
+    open_ones = sum(state is None for state in claims.values())
+    also = f", {open_ones} not settled" if open_ones else ""
     found: list[tuple[str, str, object]] = [
         (
             "Claims that hold",
-            f"{held} of {len(verdicts)}",
-            "each on every stream it was checked on",
+            f"{sum(state is True for state in claims.values())} of {len(claims)}",
+            f"wherever they were checked{also}; {held} of {len(verdicts)} verdicts, each of one "
+            "claim on one stream, order, measure or decay",
         ),
         ("Tables and figures", f"{made} of {len(sections)}", "made from the runs"),
     ]

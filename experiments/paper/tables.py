@@ -1,8 +1,9 @@
 """Tables of the paper as data, and the form that our own take beside them.
 
 The files in ``tables`` are the paper's, typed once, with its rounding. A table has blocks (a
-backbone, an order, a weight decay), in each block methods, for each method a number per column.
-They live here and not in the package: only the comparison with the paper needs them.
+backbone, an order, a weight decay), in each block methods, for each method a number per column, or
+"-" where the paper says none. They live here and not in the package: only the comparison with the
+paper needs them.
 """
 
 import dataclasses
@@ -117,8 +118,8 @@ def _table(path: Path) -> Table:
         for method, cells in rows.items():
             if len(cells) != len(columns):
                 raise ValueError(f"{path.name}, {block}, {method}: {len(cells)} cells.")
-            numbers = [parse_number(cell) for cell in cells]
-            blocks[block][method] = dict(zip(columns, numbers, strict=True))
+            known = ((c, x) for c, x in zip(columns, cells, strict=True) if x != "-")
+            blocks[block][method] = {column: parse_number(cell) for column, cell in known}
     return Table(
         raw["label"], raw["title"], raw["unit"], columns, tuple(raw.get("lower", ())), blocks
     )

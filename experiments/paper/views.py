@@ -67,9 +67,11 @@ def make_tables(found: Found) -> list[Table]:
     return SHOWS[found.item.about["show"]](found)
 
 
-def like_paper(found: Found, blocks: Mapping[str, Any], names: Sequence[str] = ()) -> Table:
-    """A table with the paper's label, title and units."""
-    label = found.item.about["tables"][0]
+def like_paper(
+    found: Found, blocks: Mapping[str, Any], names: Sequence[str] = (), place: int = 0
+) -> Table:
+    """A table with the label, title and units of one of the paper's that the config names."""
+    label = found.item.about["tables"][place]
     paper = read_tables().get(label)
     if paper is None:
         return Table(label, found.item.about["title"], "percent", tuple(names), (), blocks)
@@ -117,16 +119,22 @@ def relative_change(result: StreamResult, place: int) -> np.ndarray:
 
 
 def show_stages(found: Found) -> list[Table]:
-    """Mean relative change of the old tasks after every stage, of one seed."""
-    rows = {}
+    """How far the old tasks are from their task-end scores after every stage, of one seed."""
+    far: dict[str, dict[str, Number]] = {}
+    signed: dict[str, dict[str, Number]] = {}
     for label, result in found.rows.items():
         change = relative_change(result, found.place)
         change[~np.isfinite(change)] = np.nan
-        rows[label] = {
-            f"after {t + 1}": spread([np.nanmean(change[t, :t])]) for t in range(1, len(change))
-        }
+        far[label], signed[label] = (
+            {f"after {t + 1}": spread([np.nanmean(c[t, :t])]) for t in range(1, len(c))}
+            for c in (np.abs(change), change)
+        )
     names = [f"after {t + 1}" for t in range(1, len(next(iter(found.rows.values())).tasks))]
-    return [like_paper(found, {found.item.stream: rows}, names)]
+    table = like_paper(found, {found.item.stream: far}, names)
+    unit = "mean absolute change of the old tasks, percent of the score at a task's end"
+    table = dataclasses.replace(table, unit=unit, lower=tuple(names))
+    title, unit = "The same with signs", "mean change of the old tasks, percent"
+    return [table, Table("", title, unit, tuple(names), (), {found.item.stream: signed})]
 
 
 def show_retrieval(found: Found) -> list[Table]:
@@ -147,40 +155,57 @@ def show_retrieval(found: Found) -> list[Table]:
 
 def show_placement(found: Found) -> list[Table]:
     """Overall, BWT and the final score of one task."""
-    task, rows = found.item.about["task"], {}
+    rows = {}
     for label, result in found.rows.items():
-        if task not in result.tasks:
-            raise ConfigError(f"{found.item.stream} has no task {task!r}, only {result.tasks}.")
-        final = spread(100 * result.scores[:, -1, result.tasks.index(task)])
         known = _columns(result)
+        final = _final(found, result)
         rows[label] = {"Overall": known["Overall"], "BWT": known["BWT"], "task": final}
     return [like_paper(found, {found.item.stream: rows})]
 
 
+def _final(found: Found, result: StreamResult) -> Number:
+    """The final score of the task that the config names."""
+    task = found.item.about["task"]
+    if task not in result.tasks:
+        raise ConfigError(f"{found.item.stream} has no task {task!r}, only {result.tasks}.")
+    return spread(100 * result.scores[:, -1, result.tasks.index(task)])
+
+
 def show_decay(found: Found) -> list[Table]:
-    """Overall and BWT, one block per weight decay."""
+    """Overall and BWT, one block per weight decay; and without decay BWT by kind of task."""
     blocks: dict[str, dict[str, dict[str, Number]]] = {}
+    kinds: dict[str, dict[str, Number]] = {}
     for label, result in found.rows.items():
         method, _, decay = label.rpartition("_decay_")
         known = _columns(result)
         row = {"Overall": known["Overall"], "BWT": known["BWT"]}
         blocks.setdefault(f"decay-{decay}", {})[method] = row
-    return [like_paper(found, blocks)]
+        if decay == "0":
+            kinds[method] = {name: known[name] for name in ("BWT_A", "BWT_R5") if name in known}
+    return [like_paper(found, blocks), like_paper(found, {found.item.stream: kinds}, place=1)]
 
 
 def show_pullback(found: Found) -> list[Table]:
-    """The chosen strength relative to a stronger one, and all strengths."""
-    known = {label: _columns(result) for label, result in found.rows.items()}
+    """The chosen strength relative to a stronger one, what both retain, and all strengths."""
+    known = {
+        label: {**_columns(result), "task": _final(found, result)}
+        for label, result in found.rows.items()
+    }
     chosen, stronger = (known[found.item.about[name]] for name in ("chosen", "stronger"))
     weaker = {}
     for name in ("Overall", "Acc", "R@5"):
         pairs = zip(chosen[name].values, stronger[name].values, strict=True)
         weaker[name] = spread([100 * (a - b) / b for a, b in pairs])
     table = like_paper(found, {found.item.stream: {"weaker": weaker}})
-    names = ("Acc", "R@5", "Overall", "BWT")
+    both = {
+        label: {name: row[name] for name in ("BWT", "task")}
+        for label, row in (("weaker", chosen), ("stronger", stronger))
+    }
+    retained = like_paper(found, {found.item.stream: both}, place=1)
+    names = ("Acc", "R@5", "Overall", "BWT", "task")
     rows = {label: {name: row[name] for name in names} for label, row in known.items()}
     sweep = Table("", "All strengths", "percent", names, (), {found.item.stream: rows})
-    return [table, sweep]
+    return [table, retained, sweep]
 
 
 def show_drift(found: Found) -> list[Table]:
@@ -208,14 +233,20 @@ def show_drift(found: Found) -> list[Table]:
         }
         for method in others
     }
-    title = "Reduction of the mean drift against vanilla, all seeds"
+    variants = [drift.methods.index(m) for m in ("hmcl_mr", "hmcl_ca") if m in others]
+    if variants:
+        rows["both"] = {
+            name: spread(pick(reduction[variants], axis=(0, 2)))
+            for name, pick in (("least", np.min), ("most", np.max))
+        }
     table = like_paper(found, blocks)
     table = dataclasses.replace(table, unit=f"{table.unit}; seed {seed}")
-    return [table, Table("", title, "percent", tuple(MEASURES), (), {found.item.stream: rows})]
+    names = (*MEASURES, "least", "most")
+    return [table, like_paper(found, {found.item.stream: rows}, names, place=1)]
 
 
 def show_norms(found: Found) -> list[Table]:
-    """Median ratio of norms by modality."""
+    """Median ratio of norms by modality, and the number of old tasks whose median is low."""
     jobs = next(iter(found.item.jobs.values()))
     count = found.item.about["norm_anchors"]
     drift = measure_drift(saved(jobs, found.store, found.out), found.store, norm_anchors=count)
@@ -225,7 +256,18 @@ def show_norms(found: Found) -> list[Table]:
         }
         for place, method in enumerate(drift.methods)
     }
-    return [like_paper(found, {found.item.stream: rows}, list(drift.norms))]
+    table = like_paper(found, {found.item.stream: rows}, list(drift.norms))
+    counts: dict[str, dict[str, Number]] = {method: {} for method in drift.methods}
+    for modality, norms in drift.norms.items():
+        medians = np.array([norms.task_contraction(task) for task in np.unique(norms.tasks)])
+        for place, method in enumerate(drift.methods):
+            own = medians[:, place]
+            counts[method][f"{modality} tasks"] = spread([len(own)] * own.shape[1])
+            for bound in (1, 0.9):
+                low = spread(np.sum(own < bound, axis=0))
+                counts[method][f"{modality} below {bound:g}"] = low
+    names = list(next(iter(counts.values())))
+    return [table, like_paper(found, {found.item.stream: counts}, names, place=1)]
 
 
 def class_tree(found: Found, task: Task) -> Tree:
@@ -297,22 +339,29 @@ def show_ranks(found: Found) -> list[Table]:
 
 
 def show_time(found: Found) -> list[Table]:
-    """Seconds of one stage, and relative to vanilla."""
+    """Seconds of one stage, and relative to vanilla: medians of all repeats, and their spread.
+
+    The repeats take turns, so that the ratio is also known for each of them.
+    """
     about, jobs = found.item.about, next(iter(found.item.jobs.values()))
     key = {name: about[name] for name in ("seed", "stage", "repeats")}
-    times = kept(
+    folders = [job.folder for job in jobs.values()]
+    times: Mapping[str, Sequence[float]] = kept(
         found.out,
         f"time-{found.item.stream}",
-        {"store": found.store.fingerprint, "jobs": [j.folder for j in jobs.values()], **key},
+        {"store": found.store.fingerprint, "jobs": folders, **key, "found": "every repeat"},
         lambda: fit_times(found.store, jobs, **key),
     )
-    base = times["vanilla"]
-    rows = {
-        label: {"ratio": spread([seconds / base]), "seconds": spread([seconds])}
-        for label, seconds in times.items()
-    }
+    base, rows = np.array(times["vanilla"]), {}
+    for label, seconds in times.items():
+        ratio = dataclasses.replace(
+            spread(np.array(seconds) / base), mean=float(np.median(seconds) / np.median(base))
+        )
+        taken = dataclasses.replace(spread(seconds), mean=float(np.median(seconds)))
+        rows[label] = {"ratio": ratio, "seconds": taken}
     table = like_paper(found, {found.item.stream: rows}, ["ratio", "seconds"])
-    return [dataclasses.replace(table, unit="times vanilla; seconds")]
+    unit = f"times vanilla; seconds; medians and deviations of {len(base)} repeats"
+    return [dataclasses.replace(table, unit=unit)]
 
 
 SHOWS: Mapping[str, Callable[[Found], list[Table]]] = {
