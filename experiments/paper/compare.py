@@ -150,6 +150,8 @@ def markdown(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) ->
         if "missing" in section:
             lines += [f"Not made: {section['missing']}", ""]
             continue
+        for note in section.get("notes", ()):
+            lines += [note, ""]
         for table, cells in section["tables"]:
             label = f" (`{table.label}`)" if table.label else ""
             lines += [f"{table.title}{label}. Unit: {table.unit}."]
@@ -196,7 +198,9 @@ def as_json(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> 
             {**dataclasses.asdict(v), "holds": v.holds} for v in section.get("verdicts", ())
         ]
         kept = {
-            key: section[key] for key in ("name", "title", "stream", "missing") if key in section
+            key: section[key]
+            for key in ("name", "title", "stream", "missing", "notes")
+            if key in section
         }
         told.append({**kept, "cells": rows, "verdicts": verdicts})
     return {"about": dict(about), "sections": told}
