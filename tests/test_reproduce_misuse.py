@@ -101,7 +101,9 @@ def test_what_is_not_as_in_the_configs_stands_on_the_page(
     assert "Given, but no run differs for it: --seeds 42,123,456." in read(tmp_path / "same", "md")
 
 
-def test_a_page_is_replaced_only_by_one_that_says_as_much(tmp_path, monkeypatch, store, made_up):
+def test_a_page_is_replaced_only_by_one_that_says_as_much(
+    tmp_path, monkeypatch, known_methods, store, made_up
+):
     out = tmp_path / "out"
     options = ["--store", f"{NAME}={store}", "--out", out]
     call(monkeypatch, "modalities", *options)
@@ -114,6 +116,9 @@ def test_a_page_is_replaced_only_by_one_that_says_as_much(tmp_path, monkeypatch,
     both = ["retrieval", "modalities", *options]
     assert "--seeds none, not 42" in refused(monkeypatch, *both, "--seeds", "42")
     assert "--set none, not train.batch=8" in refused(monkeypatch, *both, "--set", "train.batch=8")
+    (tmp_path / "mine.py").write_text(MINE)
+    added = refused(monkeypatch, *both, "--method-file", tmp_path / "mine.py")
+    assert "it has the added methods none, not halved (" in added
     other = modalities_store(tmp_path / "other", "meru-l", only=FEW, **{**SMALL, "seed": 5})
     changed = ["--store", f"{NAME}={other}", "--out", out]
     assert "from a store of fingerprint" in refused(monkeypatch, *both[:2], *changed)
