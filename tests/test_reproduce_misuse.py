@@ -18,6 +18,7 @@ from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.stream_drift import Norms
 
+# After reproducing, which makes experiments importable.
 from paper import sections, views  # isort: skip
 from paper.cost import plan_table  # isort: skip
 from paper.needs import lacking  # isort: skip
