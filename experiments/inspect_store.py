@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hmcl_jax.data.pocket import load_pocket
+from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError, validate_task
 from hmcl_jax.evaluation.portrait import portray
@@ -57,13 +57,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("store", help="its path, or pocket")
+    parser.add_argument("store", help=f"its path, or {', '.join(EMBEDDED)}")
     parser.add_argument("--figure", help="draws radii and the modality gap into this new file")
     arguments = parser.parse_args()
     try:
         if arguments.figure:
             check_figure(Path(arguments.figure))
-        store = load_pocket() if arguments.store == "pocket" else read_store(arguments.store)
+        embedded = EMBEDDED.get(arguments.store)
+        store = read_store(arguments.store) if embedded is None else embedded()
         wrong = complaints(store)
         print(store.describe())
         if wrong:

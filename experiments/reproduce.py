@@ -8,9 +8,10 @@
 
 NAME is a config in experiments/configs/paper, which says what it needs and costs. Runs what is
 missing and goes on with what was stopped, at any moment; tables share runs. Then writes to --out
-reproduction.html (the page), the same as reproduction.md, and reproduction.json (all numbers).
+reproduction.html (the page), the same as reproduction.md, and reproduction.json (all numbers). A
+page that has something else is replaced only with --replace: other settings, further tables.
 With --stream pocket the embedded streams stand in for the paper's data. --method-file adds your own
-methods to all tables; the file is executed.
+methods to all tables; the file is executed. --plugin does so for an installed package.
 """
 
 import argparse
@@ -22,25 +23,37 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper.claims import judge
-from paper.compare import HOW, OTHER, as_json, beside, markdown, verdict_rows
+from paper.compare import as_json, markdown, verdict_rows
+from paper.cost import plan_table
+from paper.needs import lacking
 from paper.page import html
-from paper.plan import NAMES, Item, Job, about_of, known_streams, read_item, streams_of
-from paper.runs import finished, run_jobs, unique
-from paper.tables import TABLES, read_tables
-from paper.views import Found, make_tables, relative_change
+from paper.plan import NAMES, Item, about_of, known_streams, read_item, streams_of
+from paper.request import (
+    FILES,
+    KIND,
+    check_folder,
+    check_names,
+    check_page,
+    provenance,
+    store_warnings,
+    told,
+)
+from paper.runs import run_jobs, unique
+from paper.sections import Setting, left_out, make_section
+from paper.tables import TABLES
 from rich.console import Console
-from run_stream import add_method_file, add_no_cache, open_stream
+from run_stream import add_method_file, add_no_cache, load_users_methods
 
 from hmcl_jax._versions import versions
-from hmcl_jax.continual import ConfigError, RunError, StreamResult
+from hmcl_jax.continual import ConfigError, RunError, make_method
 from hmcl_jax.continual.cache import keep_programs
-from hmcl_jax.continual.plugins import load_methods
+from hmcl_jax.continual.guard import without_nan
 from hmcl_jax.continual.threads import decompose_in_one_thread
-from hmcl_jax.data.store import Store
+from hmcl_jax.data.pocket import EMBEDDED
+from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report.progress import ProgressView
-from hmcl_jax.report.results import markdown_rows, write_files
+from hmcl_jax.report.results import write_files
 
 EXPECTED = (ConfigError, StoreError, RunError, OSError)
 
@@ -60,6 +73,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--stream", choices=("pocket",), help="the embedded stream, for trials")
     parser.add_argument("--out", required=True, help="folder for runs and the page")
+    parser.add_argument(
+        "--replace", action="store_true", help="replace the page of another request in --out"
+    )
     parser.add_argument("--plan", action="store_true", help="print the runs and their cost only")
     parser.add_argument("--seeds", help="whole numbers, instead of the configs'")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -93,6 +109,19 @@ def read_stores(given: Sequence[str]) -> dict[str, str]:
     return stores
 
 
+def open_store(stream: str, paths: Mapping[str, str]) -> Store:
+    """The store that was given for a stream, or the embedded one of that name."""
+    if stream not in paths:
+        return EMBEDDED[stream]()
+    path = paths[stream]
+    if not Path(path).exists():
+        raise StoreError(f"--store {stream}={path}: there is nothing at {path}; correct the path.")
+    try:
+        return read_store(path)
+    except StoreError as error:
+        raise StoreError(f"--store {stream}={path}: {error}") from error
+
+
 def read_items(
     arguments: argparse.Namespace, extra: Sequence[str]
 ) -> tuple[list[Item], dict[str, Store], list[dict[str, Any]]]:
@@ -100,27 +129,65 @@ def read_items(
     paths = read_stores(arguments.store)
     pocket = arguments.stream == "pocket"
     seeds = read_seeds(arguments.seeds)
-    items, stores, left_out = [], {}, []
-    for name in NAMES if arguments.all else dict.fromkeys(arguments.names):
-        there, missing = streams_of(name, paths, pocket)
-        if missing:
-            names = " ".join(f"--store {stream}=PATH" for stream in missing)
-            left_out.append(_left_out(name, ", ".join(missing), f"it needs {names}."))
+    items: list[Item] = []
+    stores: dict[str, Store] = {}
+    missing: list[dict[str, Any]] = []
+    for name in asked_names(arguments):
+        there, gone = streams_of(name, paths, pocket)
+        if gone:
+            names = " ".join(f"--store {stream}=PATH" for stream in gone)
+            missing.append(left_out(name, ", ".join(gone), f"it needs {names}."))
         for stream in there:
             item = read_item(name, stream, arguments.set, extra, seeds)
-            if stream not in stores:
-                try:
-                    stores[stream] = open_stream(stream if pocket else paths[stream])
-                except StoreError as error:
-                    if not pocket:
-                        raise
-                    left_out.append(_left_out(name, stream, str(error)))
-                    continue
-            items.append(item)
+            try:
+                stores[stream] = stores.get(stream) or open_store(stream, paths)
+            except StoreError as error:
+                if not pocket:
+                    raise
+                missing.append(left_out(name, stream, str(error)))
+                continue
+            why = lacking(item, stores[stream], arguments.synsets, arguments.wordnet)
+            if why is None:
+                items.append(item)
+            else:
+                missing.append(left_out(name, stream, why))
     if not items:
-        reasons = " ".join(section["missing"] for section in left_out)
-        raise ConfigError(f"Nothing can be made: {reasons}")
-    return items, stores, left_out
+        reasons = " ".join(f"{section['name']}: {section['missing']}" for section in missing)
+        raise ConfigError(f"Nothing can be made. {reasons}")
+    return items, stores, missing
+
+
+def asked_names(arguments: argparse.Namespace) -> list[str]:
+    """The tables that are asked for, each once, in the order of the page."""
+    for name in arguments.names:
+        about_of(name)  # refuses unknown ones
+    return [name for name in NAMES if arguments.all or name in arguments.names]
+
+
+def read_request(
+    arguments: argparse.Namespace, stores: Mapping[str, Store], users: Mapping[str, str]
+) -> dict[str, Any]:
+    """All that decides what is on the page, as plain data."""
+    return {
+        "names": asked_names(arguments),
+        "streams": {name: store.fingerprint for name, store in stores.items()},
+        "set": arguments.set,
+        "seeds": read_seeds(arguments.seeds),
+        "methods": {
+            name: {"source": source, "code": make_method(name).code}
+            for name, source in users.items()
+        },
+    }
+
+
+def differs(items: Sequence[Item], users: Mapping[str, str]) -> bool:
+    """Whether what was given on the command line changes a run of the package's methods."""
+
+    def folders(item: Item) -> set[str]:
+        jobs = (job for labels in item.jobs.values() for job in labels.values())
+        return {job.folder for job in jobs if job.method not in users}
+
+    return any(folders(item) != folders(read_item(item.name, item.stream)) for item in items)
 
 
 def checkpoints_kept(
@@ -141,96 +208,39 @@ def read_seeds(text: str | None) -> list[int] | None:
         raise ConfigError(f"--seeds must be whole numbers, got {text!r}.") from None
 
 
-def _left_out(name: str, stream: str, why: str) -> dict[str, Any]:
-    return {"name": name, "title": about_of(name)["title"], "stream": stream, "missing": why}
-
-
-def plan_table(
-    items: Sequence[Item], jobs: Mapping[str, Job], stores: Mapping[str, Store], out: Path
-) -> str:
-    """All runs: which tables need them, how far they are, what they may cost."""
-    rows = [["Run", "for", "tasks done", "minutes left"]]
-    total = 0.0
-    for folder, job in jobs.items():
-        users = [item.name for item in items if folder in {j.folder for j in item.needed}]
-        count = len(stores[job.stream].orders[job.order])
-        done = finished(job, out)
-        left = job.seconds(stores[job.stream]) * (1 - done / count) / 60
-        total += left
-        rows.append([folder, ", ".join(dict.fromkeys(users)), f"{done}/{count}", f"{left:.1f}"])
-    guess = "a guess from the pocket stream on 2 idle cores, without compiling"
-    return f"{markdown_rows(rows)}\n\n{len(jobs)} runs, about {total:.0f} minutes left ({guess})."
-
-
-def make_sections(
-    items: Sequence[Item],
-    stores: Mapping[str, Store],
-    results: Mapping[str, StreamResult],
-    failures: Mapping[str, str],
-    arguments: argparse.Namespace,
-) -> list[dict[str, Any]]:
-    """One per table and stream, with cells and verdicts, or with what is missing."""
-    paper, sections = read_tables(), []
-    for item in items:
-        title = {"name": item.name, "title": item.about["title"], "stream": item.stream}
-        failed = [failures[job.folder] for job in item.needed if job.folder in failures]
-        if failed:
-            sections.append({**title, "missing": " ".join(failed)})
-            continue
-        rows = {
-            order: {label: results[job.folder] for label, job in labels.items()}
-            for order, labels in item.jobs.items()
-            if item.needed
-        }
-        found = Found(
-            item,
-            stores[item.stream],
-            rows,
-            Path(arguments.out),
-            arguments.synsets,
-            arguments.wordnet,
-        )
-        try:
-            tables = make_tables(found)
-        except (ConfigError, RunError, ValueError) as error:
-            sections.append({**title, "missing": str(error)})
-            continue
-        reference = item.about["streams"][-1]
-        same = arguments.stream is None
-        cells = [
-            (table, beside(table, paper.get(table.label), reference, same)) for table in tables
-        ]
-        how = HOW if same else OTHER.format(reference=reference)
-        verdicts = [verdict for table in tables for verdict in judge(table)]
-        section = {**title, "tables": cells, "verdicts": verdicts, "how": how}
-        if item.about["show"] == "stages":
-            section["tasks"] = next(iter(found.rows.values())).tasks
-            section["maps"] = {
-                label: relative_change(result, found.place).T
-                for label, result in found.rows.items()
-            }
-        sections.append(section)
-    return sections
-
-
 def main() -> None:
     arguments = parse()
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
     start = time.perf_counter()
     try:
-        extra = [name for path in arguments.method_file for name in load_methods(path)]
-        items, stores, left_out = read_items(arguments, extra)
-        out, jobs = Path(arguments.out), unique(items)
+        out = Path(arguments.out)
+        check_folder(out)
+        users = load_users_methods(arguments)
+        check_names(users)
+        items, stores, missing = read_items(arguments, list(users))
+        request = read_request(arguments, stores, users)
+        if not arguments.plan:
+            check_page(out, request, arguments.replace)
+        warnings = store_warnings(read_stores(arguments.store), stores)
+        for text in warnings:
+            print(f"reproduce: warning: {text}", file=sys.stderr)
+        jobs = unique(items)
         print(plan_table(items, jobs, stores, out), flush=True)
         if arguments.plan:
+            tell_missing(missing)
             return
         with ProgressView(tuple(jobs), Console()) as view:
-            whole = checkpoints_kept(arguments, stores, extra)
+            whole = checkpoints_kept(arguments, stores, list(users))
             results, failures = run_jobs(jobs, stores, out, view, whole)
-        sections = make_sections(items, stores, results, failures, arguments)
+        same = arguments.stream is None
+        setting = Setting(stores, out, list(users), same, arguments.synsets, arguments.wordnet)
+        sections = [make_section(item, results, failures, setting) for item in items] + missing
         about = {
-            "lead": lead(arguments, stores),
+            "kind": KIND,
+            "request": request,
+            "lead": lead(arguments, stores, warnings) + told(request, differs(items, users)),
+            "asked": provenance(request, warnings),
             "inconsistencies": tomllib.loads(
                 (TABLES.parent / "inconsistencies.toml").read_text("utf8")
             )["found"],
@@ -238,7 +248,6 @@ def main() -> None:
             "stores": {name: store.fingerprint for name, store in stores.items()},
             "seconds": time.perf_counter() - start,
         }
-        sections += left_out
         written = write_page(out, sections, about)
     except EXPECTED as error:
         sys.exit(f"reproduce: {error}")
@@ -248,27 +257,44 @@ def main() -> None:
     verdicts = [verdict for section in sections for verdict in section.get("verdicts", ())]
     for verdict in verdict_rows(verdicts)[1:]:
         print(f"{verdict[2].strip('*')}: {verdict[0]} ({verdict[1]})")
-    for section in sections:
-        if "missing" in section:
-            print(f"not made: {section['name']} on {section['stream']}: {section['missing']}")
+    tell_missing(sections)
     print(f"{time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, written))}")
 
 
-def lead(arguments: argparse.Namespace, stores: Mapping[str, Store]) -> str:
+def tell_missing(sections: Sequence[Mapping[str, Any]]) -> None:
+    """Prints what is not on the page, and why."""
+    for section in sections:
+        where = f"{section['name']} on {section['stream']}"
+        if "missing" in section:
+            print(f"not made: {where}: {section['missing']}")
+        for note in section.get("notes", ()):
+            print(f"{where}: {note}")
+
+
+def lead(
+    arguments: argparse.Namespace, stores: Mapping[str, Store], warnings: Sequence[str] = ()
+) -> str:
     """What this page is of."""
     names = ", ".join(f"{name} ({store.name})" for name, store in stores.items())
+    text = f"The paper's tables from stores of its backbones: {names}."
     if arguments.stream:
-        return f"The paper's protocols on embedded data: {names}. Percent unless said otherwise."
-    return f"The paper's tables from stores of its backbones: {names}."
+        text = f"The paper's protocols on embedded data: {names}. Percent unless said otherwise."
+    return " ".join([text, *(f"Warning: {warning}" for warning in warnings)])
 
 
 def write_page(
     out: Path, sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]
 ) -> list[Path]:
-    """The page and all numbers."""
-    data = json.dumps(as_json(sections, about), indent=1) + "\n"
-    texts = {"md": markdown(sections, about), "json": data, "html": html(sections, about)}
-    return write_files(out, {f"reproduction.{ending}": text for ending, text in texts.items()})
+    """The page and all numbers; first the file that says whose they are."""
+    data = without_nan(as_json(sections, about))
+    made = [f"- {what}: {value}" for what, value in about["asked"]]
+    made += [f"- fingerprint of {name}: {value}" for name, value in about["stores"].items()]
+    texts = (
+        json.dumps(data, indent=1, allow_nan=False) + "\n",
+        markdown(sections, about) + "\n".join(["", "## How this was made", "", *made, ""]),
+        html(sections, about),
+    )
+    return write_files(out, dict(zip(FILES, texts, strict=True)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.cache import CompileTime, keep_programs
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
-from hmcl_jax.continual.plugins import load_methods
+from hmcl_jax.continual.plugins import GROUP, load_methods, load_plugin
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
@@ -98,7 +98,7 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def add_method_file(parser: argparse.ArgumentParser) -> None:
-    """The option for methods that are not in the package."""
+    """The options for methods that are not in the package."""
     parser.add_argument(
         "--method-file",
         action="append",
@@ -106,6 +106,21 @@ def add_method_file(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.py",
         help="a Python file of yours with METHODS = {name: Entry}; it is executed; may be repeated",
     )
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"methods of an installed package, an entry point of {GROUP}; may be repeated",
+    )
+
+
+def load_users_methods(arguments: argparse.Namespace) -> dict[str, str]:
+    """Loads what these options name; where each method is from, by name."""
+    found = {method: str(path) for path in arguments.method_file for method in load_methods(path)}
+    for name in arguments.plugin:
+        found |= dict.fromkeys(load_plugin(name), f"entry point {name}")
+    return found
 
 
 def split(option: str, text: str | None) -> list[str] | None:
@@ -178,8 +193,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 def main() -> None:
     arguments = parse()
     try:
-        for path in arguments.method_file:
-            load_methods(path)
+        load_users_methods(arguments)
     except ConfigError as error:
         sys.exit(f"run_stream: {error}")
     if arguments.list_methods:

@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from run_stream import add_method_file, add_no_cache, open_stream
+from run_stream import add_method_file, add_no_cache, load_users_methods, open_stream
 
 from hmcl_jax.continual import ConfigError, Event, RunError, make_method, run_stream, run_sweep
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
-from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.validation import StoreError
@@ -81,8 +80,7 @@ def main() -> None:
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
     try:
-        for path in arguments.method_file:
-            load_methods(path)
+        load_users_methods(arguments)
         select(arguments)
     except (ConfigError, StoreError, RunError, FloatingPointError, OSError) as error:
         sys.exit(f"select_settings: {error}")

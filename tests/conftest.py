@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hmcl_jax.continual.methods import METHODS
 from hmcl_jax.continual.threads import decompose_in_one_thread
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -43,3 +44,12 @@ def strict_dtypes():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def known_methods():
+    """Forgets methods of the user's after a test."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)

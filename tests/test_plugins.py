@@ -1,12 +1,14 @@
 """Methods of the user's own, and the variants of a config."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from hmcl_jax.continual import ConfigError, TrainConfig, run_stream
 from hmcl_jax.continual.experiment import apply_variant, read_experiment
 from hmcl_jax.continual.methods import METHODS, list_methods, make_method
-from hmcl_jax.continual.plugins import load_methods
+from hmcl_jax.continual.plugins import is_users, load_methods, load_plugin
 from hmcl_jax.data.synthetic import synthetic_stream
 
 FILE = """
@@ -73,6 +75,11 @@ def test_a_method_of_a_file_runs_like_any_other(tmp_path):
         ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry, got 1"),
         ("1 / 0", "mine.py failed: ZeroDivisionError"),
         ("def", "mine.py failed: SyntaxError"),
+        ("import sys; sys.exit()", "mine.py failed: SystemExit"),
+        ("raise GeneratorExit('so')", "mine.py failed: GeneratorExit: so"),
+        (FILE.replace("    return Method", "    exit(3)\n    return Method"), "SystemExit: 3"),
+        (FILE.replace("Settings(share=0.0)", "'none'"), "settings of still cannot be told"),
+        (FILE.replace('"still"', '"EWC"'), "'EWC' is a method already"),
         (FILE.replace('"still"', '"ewc"'), "'ewc' is a method already"),
         (FILE.replace("return Method(name, settings, combine=combine)", "return 3"), "got 3"),
         (FILE.replace("def make(name, settings)", "def make(name)"), "still cannot be made"),
@@ -85,6 +92,48 @@ def test_a_file_that_is_none_is_refused_and_adds_nothing(tmp_path, text, message
     assert before == METHODS
     with pytest.raises(ConfigError, match="must be a Python file, got"):
         load_methods(tmp_path)
+
+
+def test_an_interrupt_is_no_fault_of_the_file(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        load_methods(write(tmp_path, "raise KeyboardInterrupt"))
+
+
+def test_settings_that_the_file_cannot_take_are_named_with_it(tmp_path):
+    checked = "    assert settings.share < 1, 'share is too large'\n    return Method"
+    load_methods(write(tmp_path, FILE.replace("    return Method", checked)))
+    with pytest.raises(ConfigError, match=r"mine.py: still cannot be made: .*share is too large"):
+        make_method("still", {"share": 2.0})
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package with two entry points, one of which fails when it is imported."""
+    about = tmp_path / "stillness-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stillness\nVersion: 1.0\n")
+    points = "calm = stillness:METHODS\nbroken = stillness_broken:METHODS\n"
+    (about / "entry_points.txt").write_text(f"[hmcl_jax.methods]\n{points}")
+    (tmp_path / "stillness.py").write_text(FILE)
+    (tmp_path / "stillness_broken.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("stillness", None)
+
+
+def test_an_entry_point_is_loaded_only_when_it_is_named(installed):
+    assert "stillness" not in sys.modules
+    assert load_plugin("calm") == ("still",)
+    assert is_users("still")
+    assert not is_users("vanilla")
+    assert make_method("still").code.startswith("stillness 1.0 ")
+    assert "stillness_broken" not in sys.modules
+    with pytest.raises(ConfigError, match="'still' is a method already"):
+        load_plugin("calm")
+    with pytest.raises(ConfigError, match=r"broken = stillness_broken:METHODS failed: ZeroDiv"):
+        load_plugin("broken")
+    with pytest.raises(ConfigError, match=r"got 'clam', of which there are 0; installed: .*calm"):
+        load_plugin("clam")
 
 
 def test_a_variant_lies_on_top_of_its_file(tmp_path):

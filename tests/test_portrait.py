@@ -112,3 +112,14 @@ def test_inspect_store_shows_a_store_and_what_is_wrong(tmp_path):
     damaged = inspect(tmp_path / "good")
     assert damaged.returncode == 1
     assert "clusters/test_features.npy" in damaged.stderr
+
+
+def test_inspect_store_knows_all_embedded_streams(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    import inspect_store
+
+    small = synthetic_stream(tasks=2, classes=4, dimension=8, train=32, test=16)
+    monkeypatch.setattr(inspect_store, "EMBEDDED", {"pocket-modalities": lambda: small})
+    monkeypatch.setattr(sys, "argv", ["inspect_store.py", "pocket-modalities"])
+    inspect_store.main()
+    assert "Nothing is wrong" in capsys.readouterr().out

@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmcl_jax.continual import ConfigError, StreamResult, TrainConfig
-from hmcl_jax.continual.methods import METHODS
+from hmcl_jax.continual import ConfigError, TrainConfig, evaluate, pairs
 from hmcl_jax.data.store import read_store
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
 
-import reproduce  # noqa: E402
 from paper.claims import judge  # noqa: E402
 from paper.compare import Cell, beside, cell_text, grid, markdown, written  # noqa: E402
 from paper.measured import protected_ranks  # noqa: E402
@@ -25,6 +23,16 @@ from paper.runs import run_jobs, unique  # noqa: E402
 from paper.tables import Number, read_tables  # noqa: E402
 from paper.views import Found, make_tables  # noqa: E402
 from paper_stores import hmcl16_store, modalities_store  # noqa: E402
+from reproducing import (  # noqa: E402
+    BROKEN,
+    FEW,
+    HASTE,
+    MINE,
+    SMALL,
+    call,
+    haste,
+    result,
+)
 
 # The paper's "Reproducibility Notes", typed here a second time: rho, beta, k_min.
 NOTES = {
@@ -32,25 +40,6 @@ NOTES = {
     "meru-b": {"hmcl_mr": (0.70, 0.075, 8), "hmcl_ca": (0.70, 0.075, 11)},
     "hycoclip-b": {"hmcl_mr": (0.80, 0.125, 8), "hmcl_ca": (0.75, 0.15, 1)},
 }
-HASTE = ["train.classification.epochs=1", "train.retrieval.epochs=1", "train.batch=64"]
-SMALL = {"scale": 1e-3, "dim": 8, "most_classes": 4}
-FEW = ("coco", "flickr30k")
-MINE = """
-import dataclasses
-from hmcl_jax.continual.method import Method
-from hmcl_jax.continual.methods import Entry
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    share: float = 0.5
-
-def make(name, settings):
-    def combine(gradients, params, state, minibatches, info):
-        return {m: settings.share * g for m, g in gradients[0].items()}
-    return Method(name, settings, combine=combine)
-
-METHODS = {"halved": Entry(Settings(), make, "half the gradient", "0", "-")}
-"""
 
 
 def settings_of(job):
@@ -138,39 +127,6 @@ def test_streams_that_are_missing_are_named():
     assert (there, missing) == (["meru-b"], ["meru-l", "hycoclip-b"])
     assert streams_of("modalities", {}, pocket=True) == (["pocket-modalities"], [])
     assert "hycoclip-b-modalities" in known_streams()
-
-
-def result(final, learned, kinds="ccr", seeds=2, **more):
-    """A stream of which the scores at the end and when learned are given, in percent."""
-    size = len(kinds)
-    scores = np.full((seeds, size, size), np.nan)
-    for seed in range(seeds):
-        for t in range(size):
-            for i in range(t + 1):
-                scores[seed, t, i] = (final[i] if t == size - 1 else learned[i]) / 100
-        scores[seed, range(size - 1), range(size - 1)] = np.array(learned[:-1]) / 100
-        scores[seed, -1] += seed / 100
-    names = {"c": "classification", "r": "retrieval"}
-    recalls = {
-        f"{way}_r{k}": [0.01 * k + 0.1 * place] * seeds
-        for place, way in enumerate(("general_to_specific", "specific_to_general"))
-        for k in (1, 5, 10)
-    }
-    return StreamResult(
-        method="m",
-        settings={},
-        tasks=tuple(f"t{i}" for i in range(size)),
-        kinds=tuple(names[kind] for kind in kinds),
-        seeds=(42, 123)[:seeds],
-        scores=scores,
-        details=[[{} if kind == "c" else recalls for kind in kinds]] * size,
-        losses=[],
-        seconds=[],
-        logs=[],
-        heads={},
-        programs=0,
-        **more,
-    )
 
 
 def shown(name, results, stream="pocket", about=()):
@@ -331,33 +287,14 @@ def test_ranks_are_those_of_the_features(tmp_path):
     assert len(found["text"]) == 15
 
 
-@pytest.fixture
-def known_methods():
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
-
-
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
-    monkeypatch.setattr(reproduce, "keep_programs", lambda on: None)
-    METHODS.pop("halved", None)  # of an earlier call in this process
-    reproduce.main()
-
-
-def haste(*more):
-    return [word for setting in (*HASTE, *more) for word in ("--set", setting)]
-
-
 def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, capsys, known_methods):
     store = modalities_store(tmp_path / "store", "meru-l", only=FEW, **SMALL)
     mine = tmp_path / "mine.py"
-    mine.write_text(MINE)
+    mine.write_text(MINE + BROKEN)
     arguments = ["modalities", "retrieval", "--store", f"meru-l-modalities={store}", *haste()]
     arguments += ["--out", tmp_path / "out", "--seeds", "42,123", "--method-file", mine]
     call(monkeypatch, *arguments, "--plan")
-    assert "4 runs, about" in capsys.readouterr().out
+    assert "5 runs, about" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     call(monkeypatch, *arguments)
     told = capsys.readouterr().out
@@ -366,6 +303,8 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
     assert "36.327" in (tmp_path / "out" / "reproduction.html").read_text()
     assert page.count("halved") >= 2
     assert "paper 36.327 ± 0.064" in page
+    assert "Without broken: broken failed: ValueError: so it is (mine.py, line" in page
+    assert "Without broken: broken failed: ValueError: so it is" in told
     data = json.loads((tmp_path / "out" / "reproduction.json").read_text())
     first, second = (s for s in data["sections"] if "missing" not in s)
     assert {cell["method"] for cell in first["cells"]} == {
@@ -379,7 +318,7 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
     assert first["verdicts"]
     # These are no runs of main: one checkpoint each is enough.
     steps = sorted((tmp_path / "out" / "runs").glob("*/*/*/*/steps/*"))
-    assert [step.name for step in steps] == ["2"] * 4
+    assert [step.name for step in steps] == ["2"] * 4  # broken has none
     # Again: nothing is learned, and the numbers are the same.
     call(monkeypatch, *arguments)
     assert "task 1/2" not in capsys.readouterr().out
@@ -410,7 +349,8 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
     [
         (["main", "--store", "meru-x=p"], "--store is written NAME=PATH"),
         (["main", "--store", "meru-l"], "--store is written NAME=PATH"),
-        (["main", "--store", "meru-l=nowhere"], "or the path of a store, got"),
+        (["main", "--store", "meru-l=nowhere"], "--store meru-l=nowhere: there is nothing at"),
+        (["main", "--store", "meru-l=pocket"], "--store meru-l=pocket: there is nothing at"),
         (["orders", "--store", "meru-l=p"], "it needs --store hycoclip-b=PATH"),
         (["mian", "--stream", "pocket"], "NAME must be one of main"),
         (["main", "--stream", "pocket", "--seeds", "a"], "--seeds must be whole numbers"),
@@ -425,14 +365,25 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, monkeypatch, ar
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture
+def few_programs(monkeypatch):
+    """Pads all tasks to one size: those of a kind share a program, and compiling is what costs."""
+    monkeypatch.setattr(pairs, "capacity", lambda rows: 16384)
+    for module in (pairs, evaluate):
+        monkeypatch.setattr(module, "class_capacity", lambda classes: 1024)
+
+
 @pytest.mark.slow
-def test_every_config_runs_to_its_table_on_stores_of_the_papers_layout(tmp_path, monkeypatch):
+def test_every_config_runs_to_its_table_on_stores_of_the_papers_layout(
+    tmp_path, monkeypatch, few_programs
+):
     stores = []
     for seed, name in enumerate(("meru-l", "meru-b", "hycoclip-b")):
         path = hmcl16_store(tmp_path / name, name, seed=seed, dim=32)  # 1/100 of the pictures
         more = modalities_store(tmp_path / f"{name}-modalities", name, seed=seed, dim=32)
         stores += ["--store", f"{name}={path}", "--store", f"{name}-modalities={more}"]
-    call(monkeypatch, "--all", *stores, *haste("train.batch=1024"), "--out", tmp_path / "out")
+    options = [*haste("train.batch=48"), "--seeds", "42,1024", "--out", tmp_path / "out"]
+    call(monkeypatch, "--all", *stores, *options)
     data = json.loads((tmp_path / "out" / "reproduction.json").read_text())
     made = {(section["name"], section["stream"]) for section in data["sections"]}
     assert made == {(name, stream) for name in NAMES for stream in about_of(name)["streams"]}

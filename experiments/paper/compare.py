@@ -160,6 +160,8 @@ def markdown(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) ->
         if "missing" in section:
             lines += [f"Not made: {section['missing']}", ""]
             continue
+        for note in section.get("notes", ()):
+            lines += [note, ""]
         for table, cells in section["tables"]:
             label = f" (`{table.label}`)" if table.label else ""
             lines += [f"{table.title}{label}. Unit: {table.unit}."]
@@ -207,7 +209,9 @@ def as_json(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> 
             for v in section.get("verdicts", ())
         ]
         kept = {
-            key: section[key] for key in ("name", "title", "stream", "missing") if key in section
+            key: section[key]
+            for key in ("name", "title", "stream", "missing", "notes")
+            if key in section
         }
         told.append({**kept, "cells": rows, "verdicts": verdicts})
     states = by_claim(v for section in sections for v in section.get("verdicts", ()))

@@ -67,7 +67,7 @@ def html(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str
     found = [["Where", "The paper says", "But"]]
     found += [[e["where"], e["says"], e["but"]] for e in about["inconsistencies"]]
     page.add("What does not fit together in the paper itself", table(found, "Inconsistencies"))
-    made = [["What", "Value"]]
+    made = [["What", "Value"], *about.get("asked", ())]
     made += [[f"version of {name}", str(value)] for name, value in about["versions"].items()]
     made += [[f"fingerprint of {name}", value] for name, value in about["stores"].items()]
     page.add("How this was made", details("Versions and stores", table(made, "Provenance")))
@@ -75,7 +75,7 @@ def html(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str
 
 
 def _content(section: Mapping[str, Any]) -> list[object]:
-    parts: list[object] = []
+    parts: list[object] = [paragraph(note) for note in section.get("notes", ())]
     for made, cells in section["tables"]:
         if any(cell.paper for cell in cells):
             parts.append(paragraph(plain(section["how"])))

@@ -15,7 +15,7 @@ from hmcl_jax.continual import ConfigError, TrainConfig, make_method
 from hmcl_jax.continual.config import read_toml
 from hmcl_jax.continual.experiment import apply_variant, read_experiment
 from hmcl_jax.continual.run import own_config
-from hmcl_jax.data.store import Store
+from hmcl_jax.data.store import Store, Task
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "paper"
 NAMES = (
@@ -76,12 +76,13 @@ class Job:
 
     def seconds(self, store: Store) -> float:
         """A guess of how long it takes, from the size of the stream."""
-        work = 0
-        for name in store.orders[self.order]:
-            arrays, kind = store[name].arrays, store[name].kind
-            rows = arrays["train_labels" if kind == "classification" else "train_pairs"]
-            work += len(rows) * self.train.schedule(kind).epochs
-        return PAIR_SECONDS * TIMES.get(self.method, 1.0) * work * len(self.seeds)
+        tasks = (store[name] for name in store.orders[self.order])
+        return len(self.seeds) * sum(self.task_seconds(task) for task in tasks)
+
+    def task_seconds(self, task: Task) -> float:
+        """A guess of how long one seed takes to learn a task."""
+        work = task.size("train") * self.train.schedule(task.kind).epochs
+        return PAIR_SECONDS * TIMES.get(self.method, 1.0) * work
 
 
 @dataclasses.dataclass(frozen=True)

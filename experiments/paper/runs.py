@@ -2,15 +2,18 @@
 
 import dataclasses
 import shutil
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from hmcl_jax.continual import Event, SavedRun, StreamResult, read_runs, run_stream
+from hmcl_jax.continual import Event, RunError, SavedRun, StreamResult, read_runs, run_stream
 from hmcl_jax.continual.checkpoint import STEPS, latest_step
+from hmcl_jax.continual.plugins import is_users
 from hmcl_jax.data.store import Store
 from paper.plan import Item, Job
 
 RUNS = "runs"
+LONGEST = 400  # letters of an error that are told
 
 
 def unique(items: Iterable[Item]) -> dict[str, Job]:
@@ -30,7 +33,10 @@ def run_jobs(
     listener: Callable[[Event], None] | None = None,
     whole: Collection[str] = (),
 ) -> tuple[dict[str, StreamResult], dict[str, str]]:
-    """Results of all jobs, by folder, and what went wrong with those that diverged.
+    """Results of all jobs, by folder, and what went wrong with the others.
+
+    Of the package's methods only what diverged goes wrong without ending it all; of the user's,
+    whatever their code raises.
 
     Jobs that are done are read back; others begin, or go on where they were stopped. Of a job that
     is done only the last checkpoint stays, unless its folder is among `whole`: all of them together
@@ -60,7 +66,25 @@ def run_jobs(
                 keep_last(out / RUNS / folder / job.method / STEPS)
         except FloatingPointError as error:
             failures[folder] = str(error)
+        except RunError:
+            raise
+        except (Exception, SystemExit) as error:
+            if not is_users(job.method):
+                raise
+            failures[folder] = f"{job.method} failed: {described(error)}"
     return results, failures
+
+
+def described(error: BaseException) -> str:
+    """An error in a line: what it is, what it says, and where in the user's code it came from."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    ours = Path(__file__).parents[2]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename).absolute()
+        if path.is_file() and "site-packages" not in path.parts and ours not in path.parents:
+            return f"{text} ({path.name}, line {frame.lineno})"
+    return text
 
 
 def keep_last(steps: Path) -> None:

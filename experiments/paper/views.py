@@ -1,30 +1,24 @@
 """Our numbers in the form of the paper's tables, one function per kind of table."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hmcl_jax.continual import ConfigError, StreamResult
-from hmcl_jax.data.store import Store, Task
-from hmcl_jax.data.wordnet import IMAGENET_MOVED, read_wordnet, synset_tree
-from hmcl_jax.evaluation import (
-    Tree,
-    bonferroni,
-    hierarchy_scores,
-    make_tree,
-    measure_drift,
-    predict,
-)
+from hmcl_jax.data.store import Store
+from hmcl_jax.evaluation import Drift, bonferroni, hierarchy_scores, measure_drift, predict
 from hmcl_jax.evaluation.drift import MEASURES
+from hmcl_jax.evaluation.stream_drift import Norms
 from hmcl_jax.head import apply_head
 from hmcl_jax.report import columns
 from paper.measured import fit_times, kept, protected_ranks
 from paper.plan import Item
 from paper.runs import saved
 from paper.tables import Number, Table, read_tables, spread
+from paper.trees import class_tree
 
 DIRECTIONS = {"T2I": "general_to_specific", "I2T": "specific_to_general"}
 
@@ -91,11 +85,7 @@ def show_columns(found: Found) -> list[Table]:
 
 
 def _columns(result: StreamResult) -> dict[str, Number]:
-    return {
-        name: spread(values)
-        for name, values in columns(result).items()
-        if not np.isnan(values).any()
-    }
+    return _finite(columns(result).items())
 
 
 def show_per_task(found: Found) -> list[Table]:
@@ -124,9 +114,12 @@ def show_stages(found: Found) -> list[Table]:
     signed: dict[str, dict[str, Number]] = {}
     for label, result in found.rows.items():
         change = relative_change(result, found.place)
-        change[~np.isfinite(change)] = np.nan
-        far[label], signed[label] = (
-            {f"after {t + 1}": spread([np.nanmean(c[t, :t])]) for t in range(1, len(c))}
+        far[label], signed[label] = (  # scores of 0 at a task's end have no relative change
+            {
+                f"after {t + 1}": spread([kept.mean()])
+                for t in range(1, len(c))
+                if (kept := c[t, :t][np.isfinite(c[t, :t])]).size
+            }
             for c in (np.abs(change), change)
         )
     names = [f"after {t + 1}" for t in range(1, len(next(iter(found.rows.values())).tasks))]
@@ -194,6 +187,11 @@ def show_pullback(found: Found) -> list[Table]:
     chosen, stronger = (known[found.item.about[name]] for name in ("chosen", "stronger"))
     weaker = {}
     for name in ("Overall", "Acc", "R@5"):
+        if not all(stronger[name].values):
+            raise ConfigError(
+                f"{name} of {found.item.about['stronger']} is 0 with some seed, so nothing is "
+                "relative to it; train longer."
+            )
         pairs = zip(chosen[name].values, stronger[name].values, strict=True)
         weaker[name] = spread([100 * (a - b) / b for a, b in pairs])
     table = like_paper(found, {found.item.stream: {"weaker": weaker}})
@@ -208,11 +206,28 @@ def show_pullback(found: Found) -> list[Table]:
     return [table, retained, sweep]
 
 
+def of_seeds(drift: Drift, seeds: Sequence[int]) -> Drift:
+    """Drift of some of its seeds; that of seeds that were stopped is NaN."""
+    places = [drift.seeds.index(seed) for seed in seeds]
+    norms = {
+        modality: Norms(n.tasks, n.before[:, places], n.after[:, places])
+        for modality, n in drift.norms.items()
+    }
+    values, cones = drift.values[:, places], drift.cones[:, places]
+    return dataclasses.replace(drift, seeds=tuple(seeds), values=values, cones=cones, norms=norms)
+
+
+def _finite(columns: Iterable[tuple[str, np.ndarray]]) -> dict[str, Number]:
+    """Numbers over seeds, without columns in which one is not finite."""
+    return {name: spread(values) for name, values in columns if np.isfinite(values).all()}
+
+
 def show_drift(found: Found) -> list[Table]:
     """Tests over old tasks for one seed, and the reduction of mean drift over all seeds."""
     jobs = next(iter(found.item.jobs.values()))
     anchors = found.item.about["anchors"]
     drift = measure_drift(saved(jobs, found.store, found.out), found.store, anchors=anchors)
+    drift = of_seeds(drift, next(iter(found.rows.values())).seeds)
     others = [method for method in drift.methods if method != "vanilla"]
     seed = drift.seeds[found.place]
     blocks: dict[str, dict[str, dict[str, Number]]] = {name: {} for name in MEASURES}
@@ -227,18 +242,13 @@ def show_drift(found: Found) -> list[Table]:
             }
     reduction = 100 * drift.reduction("vanilla")
     rows = {
-        method: {
-            name: spread(reduction[drift.methods.index(method), :, place])
-            for place, name in enumerate(MEASURES)
-        }
+        method: _finite(zip(MEASURES, reduction[drift.methods.index(method)].T, strict=True))
         for method in others
     }
     variants = [drift.methods.index(m) for m in ("hmcl_mr", "hmcl_ca") if m in others]
     if variants:
-        rows["both"] = {
-            name: spread(pick(reduction[variants], axis=(0, 2)))
-            for name, pick in (("least", np.min), ("most", np.max))
-        }
+        picks = (("least", np.min), ("most", np.max))
+        rows["both"] = _finite((n, pick(reduction[variants], axis=(0, 2))) for n, pick in picks)
     table = like_paper(found, blocks)
     table = dataclasses.replace(table, unit=f"{table.unit}; seed {seed}")
     names = (*MEASURES, "least", "most")
@@ -250,10 +260,9 @@ def show_norms(found: Found) -> list[Table]:
     jobs = next(iter(found.item.jobs.values()))
     count = found.item.about["norm_anchors"]
     drift = measure_drift(saved(jobs, found.store, found.out), found.store, norm_anchors=count)
+    drift = of_seeds(drift, next(iter(found.rows.values())).seeds)
     rows = {
-        method: {
-            modality: spread(norms.contraction()[place]) for modality, norms in drift.norms.items()
-        }
+        method: _finite((name, norms.contraction()[place]) for name, norms in drift.norms.items())
         for place, method in enumerate(drift.methods)
     }
     table = like_paper(found, {found.item.stream: rows}, list(drift.norms))
@@ -270,39 +279,10 @@ def show_norms(found: Found) -> list[Table]:
     return [table, like_paper(found, {found.item.stream: counts}, names, place=1)]
 
 
-def class_tree(found: Found, task: Task) -> Tree:
-    """The tree of a task's classes: its own, or WordNet's for the synsets that are given."""
-    if task.tree:
-        return make_tree(task.tree, task.classes, root="[ROOT]")
-    if found.synsets is None:
-        raise ConfigError(
-            f"{task.name} has no class tree; name a file with the synset of each of its "
-            f"{len(task.classes)} classes, one per line, in --synsets."
-        )
-    try:
-        synsets = Path(found.synsets).read_text("utf8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--synsets {found.synsets} cannot be read: {error}.") from error
-    if len(synsets) != len(task.classes):
-        raise ConfigError(
-            f"--synsets {found.synsets} has {len(synsets)} synsets, {task.name} has "
-            f"{len(task.classes)} classes."
-        )
-    rows = synset_tree(
-        read_wordnet(found.wordnet),
-        synsets,
-        parent="longest",
-        root="n00001930",
-        contract=True,
-        moved=IMAGENET_MOVED if len(synsets) == 1000 else None,
-    )
-    return make_tree(rows, synsets)
-
-
 def show_hierarchy(found: Found) -> list[Table]:
     """How far errors are off in the class tree, at the end."""
     task = found.store[found.item.about["task"]]
-    tree = class_tree(found, task)
+    tree = class_tree(task, found.synsets, found.wordnet)
     arrays, K, rows = task.arrays, found.store.K, {}
     labels = np.asarray(arrays["test_labels"])
     for label, result in found.rows.items():

@@ -1,4 +1,4 @@
-"""Methods that are not in the package: one Python file of the user's, named on the command line.
+"""Methods that are not in the package: a Python file of the user's, or an installed package.
 
 The file says what it offers in a mapping ``METHODS`` from names to
 :class:`hmcl_jax.continual.methods.Entry`, the form of the package's own methods::
@@ -20,19 +20,30 @@ The file says what it offers in a mapping ``METHODS`` from names to
     METHODS = {"halved": Entry(Settings(), make, "half the gradient", "0", "-")}
 
 Loading executes the file, as ``python FILE.py`` would. Only name files that you would run.
+
+A package offers such a mapping by an entry point of the group ``hmcl_jax.methods``::
+
+    [project.entry-points."hmcl_jax.methods"]
+    halved = "my_package.halved:METHODS"
+
+None is loaded unless it is asked for by name.
 """
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import os
 import runpy
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hmcl_jax.continual.config import ConfigError
 from hmcl_jax.continual.method import Method
 from hmcl_jax.continual.methods import METHODS, NAME, Entry
+
+GROUP = "hmcl_jax.methods"
 
 
 def load_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -54,36 +65,103 @@ def load_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """
     if not Path(path).is_file():
         raise ConfigError(f"A file of methods must be a Python file, got {str(path)!r}.")
+    found = _guarded(f"{path} failed", lambda: runpy.run_path(str(path)).get("METHODS"))
+    return _add(str(path), found, file_code(path))
+
+
+def load_plugin(name: str) -> tuple[str, ...]:
+    """Imports what an installed package offers as an entry point, and adds its methods.
+
+    Args:
+      name: of an entry point of the group ``hmcl_jax.methods``; it is a mapping like ``METHODS``.
+
+    Returns:
+      Names of its methods.
+
+    Raises:
+      ConfigError: if there is none, or more than one, of that name, or as in :func:`load_methods`.
+
+    Example:
+      >>> from hmcl_jax.continual.plugins import load_plugin
+      >>> load_plugin("halved")  # doctest: +SKIP
+      ('halved',)
+    """
+    points = importlib.metadata.entry_points(group=GROUP)
+    chosen = [point for point in points if point.name == name]
+    if len(chosen) != 1:
+        known = ", ".join(sorted(point.name for point in points)) or "none"
+        raise ConfigError(
+            f"A plugin must be one entry point of {GROUP}, got {name!r}, of which there are "
+            f"{len(chosen)}; installed: {known}."
+        )
+    (point,) = chosen
+    source = f"The entry point {name} = {point.value}"
+    found = _guarded(f"{source} failed", point.load)
+    # Of the package's other files only the version tells whether they have changed.
+    version = "" if point.dist is None else f"{point.dist.name} {point.dist.version} "
+    file = getattr(sys.modules.get(point.module), "__file__", None)
+    code = file_code(file) if file else hashlib.sha256(point.value.encode()).hexdigest()
+    return _add(source, found, f"{version}{code}")
+
+
+def file_code(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def is_users(method: str) -> bool:
+    """Whether a method of METHODS is from a file or a plugin, not from this package.
+
+    Args:
+      method: its name.
+
+    Example:
+      >>> from hmcl_jax.continual.plugins import is_users
+      >>> is_users("vanilla")
+      False
+    """
+    entry = METHODS[method]
+    return bool(entry.make(method, entry.settings).code)
+
+
+def _guarded(what: str, call: Callable[[], Any]) -> Any:
+    """What the user's code gives; whatever it raises, exits included, is our error."""
     try:
-        found = runpy.run_path(str(path)).get("METHODS")
-    except Exception as error:  # whatever the user's code raises
-        raise ConfigError(f"{path} failed: {type(error).__name__}: {error}") from error
+        return call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _add(source: str, found: Any, code: str) -> tuple[str, ...]:
+    """Adds a mapping of methods, all or none of them."""
     if not isinstance(found, Mapping) or not found:
-        raise ConfigError(f"{path} must have METHODS = {{name: Entry(...)}}, got {found!r}.")
+        raise ConfigError(f"{source} must have METHODS = {{name: Entry(...)}}, got {found!r}.")
+    made = {}
     for name, entry in found.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigError(
-                f"{path}: a method's name must be letters, digits, '_' or '-', got {name!r}."
+                f"{source}: a method's name must be letters, digits, '_' or '-', got {name!r}."
             )
         if not isinstance(entry, Entry):
-            raise ConfigError(f"{path}: METHODS[{name!r}] must be an Entry, got {entry!r}.")
-        if name in METHODS:
-            raise ConfigError(f"{path}: {name!r} is a method already; choose another name.")
-        try:
-            made = entry.make(name, entry.settings)
-        except Exception as error:
-            raise ConfigError(f"{path}: {name} cannot be made: {error}") from error
-        if not isinstance(made, Method):
-            raise ConfigError(f"{path}: make of {name!r} must give a Method, got {made!r}.")
-    code = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    METHODS.update({name: _of_file(entry, code) for name, entry in found.items()})
+            raise ConfigError(f"{source}: METHODS[{name!r}] must be an Entry, got {entry!r}.")
+        if name.lower() in {known.lower() for known in METHODS}:
+            raise ConfigError(f"{source}: {name!r} is a method already; choose another name.")
+        made[name] = _of_source(entry, source, code)
+        method = made[name].make(name, entry.settings)
+        _guarded(f"{source}: settings of {name} cannot be told", method.described)
+    METHODS.update(made)
     return tuple(found)
 
 
-def _of_file(entry: Entry, code: str) -> Entry:
-    """An entry whose methods say which file they are from."""
+def _of_source(entry: Entry, source: str, code: str) -> Entry:
+    """An entry whose methods say which code they are from."""
 
     def make(name: str, settings: Any) -> Method:
-        return dataclasses.replace(entry.make(name, settings), code=code)
+        made = _guarded(f"{source}: {name} cannot be made", lambda: entry.make(name, settings))
+        if not isinstance(made, Method):
+            raise ConfigError(f"{source}: make of {name!r} must give a Method, got {made!r}.")
+        return dataclasses.replace(made, code=code)
 
     return entry._replace(make=make)

@@ -84,7 +84,7 @@ def without_stopped(result: StreamResult) -> StreamResult:
         ],
         losses=[chosen(losses) if losses else losses for losses in result.losses],
         logs=[{name: chosen(values) for name, values in log.items()} for log in result.logs],
-        heads={modality: W[going] for modality, W in result.heads.items()},
+        heads={modality: W[np.array(going, int)] for modality, W in result.heads.items()},
         stopped=(),
     )
 

@@ -1,0 +1,88 @@
+"""For tests of experiments/reproduce.py: its command, a user's methods, and results made up."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from hmcl_jax.continual import StreamResult
+from hmcl_jax.continual.methods import METHODS
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
+
+import reproduce
+
+HASTE = ["train.classification.epochs=1", "train.retrieval.epochs=1", "train.batch=64"]
+SMALL = {"scale": 1e-3, "dim": 8, "most_classes": 4}
+FEW = ("coco", "flickr30k")
+MINE = """
+import dataclasses
+from hmcl_jax.continual.method import Method
+from hmcl_jax.continual.methods import Entry
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    share: float = 0.5
+
+def make(name, settings):
+    def combine(gradients, params, state, minibatches, info):
+        return {m: settings.share * g for m, g in gradients[0].items()}
+    return Method(name, settings, combine=combine)
+
+METHODS = {"halved": Entry(Settings(), make, "half the gradient", "0", "-")}
+"""
+BROKEN = """
+def make_broken(name, settings):
+    def combine(gradients, params, state, minibatches, info):
+        raise ValueError("so it is")
+    return Method(name, settings, combine=combine)
+
+METHODS["broken"] = Entry(Settings(), make_broken, "fails", "0", "-")
+"""
+
+
+def call(monkeypatch, *arguments):
+    """Runs the command in this process."""
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
+    monkeypatch.setattr(reproduce, "keep_programs", lambda on: None)
+    for name in ("halved", "broken"):
+        METHODS.pop(name, None)  # of an earlier call in this process
+    reproduce.main()
+
+
+def haste(*more):
+    """Options for runs that take no time."""
+    return [word for setting in (*HASTE, *more) for word in ("--set", setting)]
+
+
+def result(final, learned, kinds="ccr", seeds=2, **more):
+    """A stream of which the scores at the end and when learned are given, in percent."""
+    size = len(kinds)
+    scores = np.full((seeds, size, size), np.nan)
+    for seed in range(seeds):
+        for t in range(size):
+            for i in range(t + 1):
+                scores[seed, t, i] = (final[i] if t == size - 1 else learned[i]) / 100
+        scores[seed, range(size - 1), range(size - 1)] = np.array(learned[:-1]) / 100
+        scores[seed, -1] += seed / 100
+    names = {"c": "classification", "r": "retrieval"}
+    recalls = {
+        f"{way}_r{k}": [0.01 * k + 0.1 * place] * seeds
+        for place, way in enumerate(("general_to_specific", "specific_to_general"))
+        for k in (1, 5, 10)
+    }
+    return StreamResult(
+        method="m",
+        settings={},
+        tasks=tuple(f"t{i}" for i in range(size)),
+        kinds=tuple(names[kind] for kind in kinds),
+        seeds=(42, 123)[:seeds],
+        scores=scores,
+        details=[[{} if kind == "c" else recalls for kind in kinds]] * size,
+        losses=[],
+        seconds=[],
+        logs=[],
+        heads={},
+        programs=0,
+        **more,
+    )
