@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper.compare import as_json, markdown, verdict_rows
+from paper.compare import as_json, counted, markdown, verdict_rows
 from paper.cost import plan_table
 from paper.needs import lacking
 from paper.page import html
@@ -257,6 +257,8 @@ def main() -> None:
     verdicts = [verdict for section in sections for verdict in section.get("verdicts", ())]
     for verdict in verdict_rows(verdicts)[1:]:
         print(f"{verdict[2].strip('*')}: {verdict[0]} ({verdict[1]})")
+    if verdicts:
+        print(counted(verdicts))
     tell_missing(sections)
     print(f"{time.perf_counter() - start:.0f} s; wrote {', '.join(map(str, written))}")
 
