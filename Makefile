@@ -33,11 +33,8 @@ test-ends:  ## a part of it with the oldest and with the newest packages, where 
 	WORKERS=$(WORKERS) .ci/test_end newest
 
 coverage: $(STAMP)  ## lines of the package that the default suite runs; fails below 95 %
-	$(BIN)/python -m pip install --quiet 'coverage>=7.10'
-	$(BIN)/coverage erase
-	JAX_PLATFORMS=cpu $(BIN)/coverage run -m pytest -n $(WORKERS) -m 'not slow'
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
+	$(BIN)/python -m pip install --quiet 'coverage>=7.10' 'pytest-cov>=7'
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' --cov
 
 BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers faults long_stream
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md

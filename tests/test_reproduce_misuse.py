@@ -202,7 +202,7 @@ def test_what_a_store_lacks_is_known_before_anything_runs(tmp_path):
     bare = part(whole, ["imagenet"], tree=())
     assert "has no class tree; name a file" in why("hierarchy", bare)
     assert "--synsets no.txt cannot be read" in why("hierarchy", bare, synsets="no.txt")
-    assert "has only retrieval tasks" in why("pullback", part(whole, list(FEW)))
+    assert "has only classification tasks" in why("pullback", part(whole, ["imagenet"]))
     audio = part(whole, names[:3], specific="audio")
     assert "has tasks with audio" in why("time", audio)
     assert "has tasks with audio" in why("ranks", audio)
