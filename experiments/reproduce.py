@@ -48,6 +48,7 @@ from hmcl_jax._versions import versions
 from hmcl_jax.continual import ConfigError, RunError, make_method
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.guard import without_nan
+from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
@@ -55,7 +56,8 @@ from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report.progress import ProgressView
 from hmcl_jax.report.results import write_files
 
-EXPECTED = (ConfigError, StoreError, RunError, OSError)
+EXPECTED = (ConfigError, StoreError, RunError)
+FIXED = ("stream", "order", "seeds", "methods", "paper", "variants")  # what the tables are
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -180,6 +182,42 @@ def read_request(
     }
 
 
+def check_settings(overrides: Sequence[str]) -> None:
+    """Refuses settings that would make another table of a table.
+
+    Raises:
+      ConfigError: naming the setting.
+    """
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        parts = key.split(".")
+        if key in FIXED or parts[0] in ("paper", "variants") or parts[2:] == ["method"]:
+            raise ConfigError(
+                f"--set {text}: {key} is what a table is of, and cannot be set here; --seeds sets "
+                "seeds, experiments/run_stream.py runs whatever you like."
+            )
+
+
+def check_rows(overrides: Sequence[str], items: Sequence[Item]) -> None:
+    """Refuses settings of methods that no table has.
+
+    Raises:
+      ConfigError: naming the setting and the rows.
+    """
+    known = {
+        name
+        for item in items
+        for labels in item.jobs.values()
+        for label, job in labels.items()
+        for name in (label, job.method)
+    }
+    for text in overrides:
+        parts = text.partition("=")[0].strip().split(".")
+        if parts[0] == "methods" and parts[1] not in known:
+            listed = ", ".join(sorted(known))
+            raise ConfigError(f"--set {text}: no table has {parts[1]!r}; the rows are {listed}.")
+
+
 def differs(items: Sequence[Item], users: Mapping[str, str]) -> bool:
     """Whether what was given on the command line changes a run of the package's methods."""
 
@@ -212,13 +250,16 @@ def main() -> None:
     arguments = parse()
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
+    stop_on_sigterm("reproduce: stopped by SIGTERM; the same command goes on.")
     start = time.perf_counter()
     try:
         out = Path(arguments.out)
         check_folder(out)
+        check_settings(arguments.set)
         users = load_users_methods(arguments)
         check_names(users)
         items, stores, missing = read_items(arguments, list(users))
+        check_rows(arguments.set, items)
         request = read_request(arguments, stores, users)
         if not arguments.plan:
             check_page(out, request, arguments.replace)
@@ -251,6 +292,9 @@ def main() -> None:
         written = write_page(out, sections, about)
     except EXPECTED as error:
         sys.exit(f"reproduce: {error}")
+    except OSError as error:
+        where, what = error.filename or arguments.out, error.strerror or error
+        sys.exit(f"reproduce: {where}: {what}; once this is mended, the same command goes on.")
     except KeyboardInterrupt:
         print("\nreproduce: stopped; the same command goes on.", file=sys.stderr)
         sys.exit(130)

@@ -72,17 +72,31 @@ def test_a_method_of_a_file_runs_like_any_other(tmp_path):
         ("x = 1", "must have METHODS = {name: Entry"),
         ("METHODS = {}", "must have METHODS = {name: Entry"),
         ("METHODS = {'a b': 1}", "letters, digits"),
-        ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry, got 1"),
+        ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry, got one of int"),
         ("1 / 0", "mine.py failed: ZeroDivisionError"),
         ("def", "mine.py failed: SyntaxError"),
         ("import sys; sys.exit()", "mine.py failed: SystemExit"),
         ("raise GeneratorExit('so')", "mine.py failed: GeneratorExit: so"),
         (FILE.replace("    return Method", "    exit(3)\n    return Method"), "SystemExit: 3"),
-        (FILE.replace("Settings(share=0.0)", "'none'"), "settings of still cannot be told"),
+        (
+            FILE.replace("Settings(share=0.0)", "'none'"),
+            "settings of still must be an instance of a dataclass",
+        ),
         (FILE.replace('"still"', '"EWC"'), "'EWC' is a method already"),
         (FILE.replace('"still"', '"ewc"'), "'ewc' is a method already"),
-        (FILE.replace("return Method(name, settings, combine=combine)", "return 3"), "got 3"),
+        (
+            FILE.replace("return Method(name, settings, combine=combine)", "return 3"),
+            "got one of int",
+        ),
         (FILE.replace("def make(name, settings)", "def make(name)"), "still cannot be made"),
+        (FILE.replace("Method(name,", "Method('other',"), "of that name, got 'other'"),
+        (FILE.replace("share=0.0", "share=float('nan')"), "only what JSON has: ValueError"),
+        (FILE.replace("share=0.0", "share=frozenset()"), "only what JSON has: TypeError"),
+        (FILE.replace("Settings(share=0.0)", "None"), "a dataclass, got one of NoneType"),
+        (
+            "import os; METHODS = type(os.environ)({'a': 1}, *[len] * 4)",
+            "cannot be read: TypeError",
+        ),
     ],
 )
 def test_a_file_that_is_none_is_refused_and_adds_nothing(tmp_path, text, message):
@@ -92,6 +106,15 @@ def test_a_file_that_is_none_is_refused_and_adds_nothing(tmp_path, text, message
     assert before == METHODS
     with pytest.raises(ConfigError, match="must be a Python file, got"):
         load_methods(tmp_path)
+
+
+def test_a_gradient_of_another_shape_is_refused(tmp_path):
+    text = FILE.replace("for m, g in gradients[0].items()", "[:1] for m, g in gradients[0].items()")
+    assert text != FILE
+    load_methods(write(tmp_path, text))
+    store = synthetic_stream(tasks=1, classes=4, dimension=8, train=32, test=16)
+    with pytest.raises(ConfigError, match=r"combine of still must .*\(8, 9\).*got .*\(1, 9\)"):
+        run_stream(store, ["still"], [0], TrainConfig(batch=16))
 
 
 def test_an_interrupt_is_no_fault_of_the_file(tmp_path):

@@ -180,6 +180,21 @@ def part(store, tasks, orders=("canonical",), **changes):
     return dataclasses.replace(store, tasks=chosen, orders=dict.fromkeys(orders, tuple(tasks)))
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("order='seq2'", "order is what a table is of"),
+        ("stream='x'", "stream is what a table is of"),
+        ("methods.vanilla.method='hmcl_mr'", "methods.vanilla.method is what a table is of"),
+        ("methods.derpp.memory=64", "no table has 'derpp'; the rows are"),
+    ],
+)
+def test_settings_that_make_another_table_are_refused(monkeypatch, tmp_path, setting, message):
+    with pytest.raises(SystemExit, match=message):
+        call(monkeypatch, "main", "--stream", "pocket", "--out", tmp_path / "out", "--set", setting)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_a_store_lacks_is_known_before_anything_runs(tmp_path):
     whole = read_store(hmcl16_store(tmp_path / "store", "hycoclip-b", **SMALL))
     names = [task.name for task in whole]

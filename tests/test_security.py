@@ -13,6 +13,10 @@ SOURCES = [
 ]
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
 CALLS = {"eval", "exec", "compile", "__import__"}
+# What runs code of the user's; only plugins.py, when asked to.
+RUNNERS = {"runpy.run_path", "runpy.run_module", "importlib.import_module"}
+RUNNERS |= {"importlib.metadata.entry_points", "metadata.entry_points", "entry_points"}
+ALLOWED = {"runpy.run_path", "importlib.metadata.entry_points"}
 
 
 def dotted(node):
@@ -38,7 +42,7 @@ def forbidden(source):
             continue
         called = dotted(node.func)
         given = {keyword.arg: keyword.value for keyword in node.keywords}
-        if called in CALLS or called in ("os.system", "os.popen"):
+        if called in CALLS | RUNNERS | {"os.system", "os.popen"}:
             found.append(called)
         if called == "torch.load" and getattr(given.get("weights_only"), "value", None) is not True:
             found.append(called)
@@ -62,6 +66,7 @@ def forbidden(source):
         "np.load(path, allow_pickle=True)",
         "np.load(path, allow_pickle=flag)",
         "subprocess.run(text, shell=True)",
+        "runpy.run_path(path)",
     ],
 )
 def test_the_search_finds_what_it_looks_for(source):
@@ -76,4 +81,5 @@ def test_nothing_is_unpickled_or_evaluated():
     assert len(SOURCES) > 80
     for path in SOURCES:
         name = path.relative_to(ROOT).as_posix()
-        assert not forbidden(path.read_text("utf8")), name
+        plugins = name == "hmcl_jax/continual/plugins.py"
+        assert set(forbidden(path.read_text("utf8"))) == (ALLOWED if plugins else set()), name

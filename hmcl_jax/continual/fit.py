@@ -25,6 +25,7 @@ from hmcl_jax.continual.gradients import (
     Fetch,
     Fetched,
     apply_gradient,
+    combine,
     step_each,
     step_gradient,
     sum_gradients,
@@ -331,7 +332,7 @@ def _step_of_epoch(
     tx, state = method.transform(info.config, info), own._replace(shared=shared)
     gradient = gradients[0]
     if not method.per_minibatch:
-        gradient = method.combine(gradients, params, state, minibatches, info)
+        gradient = combine(method, gradients, params, state, minibatches, info)
     return apply_gradient(tx, method.watch(opt_state, info), gradient, params, opt_state)
 
 

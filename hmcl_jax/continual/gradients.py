@@ -16,6 +16,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from hmcl_jax import objective
+from hmcl_jax.continual.config import ConfigError
 from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo, Watch
 from hmcl_jax.head import apply_head
 
@@ -76,7 +77,28 @@ def _combined(
         )
         gradients = (*gradients, gradient)
         losses.append(loss)
-    return method.combine(gradients, params, state, minibatches, info), losses[0]
+    return combine(method, gradients, params, state, minibatches, info), losses[0]
+
+
+def combine(
+    method: Method,
+    gradients: tuple[Heads, ...],
+    params: Heads,
+    state: MethodState,
+    minibatches: jax.Array,
+    info: TaskInfo,
+) -> Heads:
+    """The method's gradient, which must be like the heads: sums would broadcast another one."""
+    found = method.combine(gradients, params, state, minibatches, info)
+    wanted, given = (
+        {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
+        for leaves, _ in map(jax.tree_util.tree_flatten_with_path, (params, found))
+    )
+    if wanted != given:
+        raise ConfigError(
+            f"combine of {method.name} must give a gradient of each head, {wanted}, got {given}."
+        )
+    return found
 
 
 def sum_gradients(

@@ -30,8 +30,10 @@ None is loaded unless it is asked for by name.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
+import json
 import os
 import runpy
 import sys
@@ -136,23 +138,40 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
 
 def _add(source: str, found: Any, code: str) -> tuple[str, ...]:
     """Adds a mapping of methods, all or none of them."""
-    if not isinstance(found, Mapping) or not found:
-        raise ConfigError(f"{source} must have METHODS = {{name: Entry(...)}}, got {found!r}.")
+    given = _guarded(f"{source}: METHODS cannot be read", lambda: _as_dict(found))
+    if not given:
+        kind = type(found).__name__
+        raise ConfigError(f"{source} must have METHODS = {{name: Entry(...)}}, got one of {kind}.")
     made = {}
-    for name, entry in found.items():
+    for name, entry in given.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigError(
                 f"{source}: a method's name must be letters, digits, '_' or '-', got {name!r}."
             )
         if not isinstance(entry, Entry):
-            raise ConfigError(f"{source}: METHODS[{name!r}] must be an Entry, got {entry!r}.")
+            kind = type(entry).__name__
+            raise ConfigError(f"{source}: METHODS[{name!r}] must be an Entry, got one of {kind}.")
+        if not dataclasses.is_dataclass(entry.settings) or isinstance(entry.settings, type):
+            kind = type(entry.settings).__name__
+            raise ConfigError(
+                f"{source}: settings of {name} must be an instance of a dataclass, got one of "
+                f"{kind}."
+            )
         if name.lower() in {known.lower() for known in METHODS}:
             raise ConfigError(f"{source}: {name!r} is a method already; choose another name.")
         made[name] = _of_source(entry, source, code)
-        method = made[name].make(name, entry.settings)
-        _guarded(f"{source}: settings of {name} cannot be told", method.described)
+        told = functools.partial(_as_json, made[name].make(name, entry.settings))
+        _guarded(f"{source}: settings of {name} must hold only what JSON has", told)
     METHODS.update(made)
-    return tuple(found)
+    return tuple(given)
+
+
+def _as_json(method: Method) -> str:
+    return json.dumps(method.described(), allow_nan=False)
+
+
+def _as_dict(found: Any) -> dict[Any, Any]:
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def _of_source(entry: Entry, source: str, code: str) -> Entry:
@@ -161,7 +180,12 @@ def _of_source(entry: Entry, source: str, code: str) -> Entry:
     def make(name: str, settings: Any) -> Method:
         made = _guarded(f"{source}: {name} cannot be made", lambda: entry.make(name, settings))
         if not isinstance(made, Method):
-            raise ConfigError(f"{source}: make of {name!r} must give a Method, got {made!r}.")
+            kind = type(made).__name__
+            raise ConfigError(f"{source}: make of {name!r} must give a Method, got one of {kind}.")
+        if made.name != name:
+            raise ConfigError(
+                f"{source}: make of {name!r} must give a Method of that name, got {made.name!r}."
+            )
         return dataclasses.replace(made, code=code)
 
     return entry._replace(make=make)
