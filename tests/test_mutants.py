@@ -8,12 +8,12 @@ from scipy.stats import binomtest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = """\
-def f(x: int | None, y=2) -> int | str:
+def f(x: int | None, *, y=2) -> int | str:
     z: int | None = x
     if y != 2:
         raise ValueError(f"y must be 2, got {y + 1}; "
                          f"z is {z - 1}.")
-    return y | 1
+    return y | (x == z)
 """
 
 
@@ -29,23 +29,25 @@ def test_the_interval_is_wilsons(mutants, successes, trials):
     assert mutants.wilson(successes, trials) == pytest.approx(tuple(expected), abs=1e-6)
 
 
-def test_annotations_and_texts_of_errors_do_not_count(mutants):
-    spans = list(mutants.unchecked(SOURCE))
+def test_what_counts_as_a_mutant(mutants):
+    counts = mutants.counted(SOURCE)
     lines = SOURCE.split("\n")
 
-    def counts(line, text):
-        start = (line, lines[line - 1].index(text))
-        end = (line, start[1] + len(text))
-        return not any(low <= start and end <= high for low, high in spans)
+    def at(line, text, operator="ReplaceBinaryOperator_BitOr_Add"):
+        column = lines[line - 1].index(text)
+        return counts(operator, (line, column), (line, column + len(text)))
 
-    assert not counts(1, "int | None")
-    assert not counts(1, "int | str")
-    assert not counts(2, "int | None")
-    assert not counts(4, "y + 1")
-    assert not counts(5, "z - 1")
-    assert counts(1, "2")
-    assert counts(3, "!=")
-    assert counts(6, "y | 1")
+    assert not at(1, "|")
+    for line, annotation in ((1, "int | None"), (1, "int | str"), (2, "int | None")):
+        assert not at(line, annotation, "NumberReplacer")
+    assert not at(4, "+")  # texts of errors
+    assert not at(5, "-")
+    assert not at(1, "*")  # not a product
+    assert at(6, "|")
+    assert at(1, "2", "NumberReplacer")
+    assert at(3, "!=", "ReplaceComparisonOperator_NotEq_Lt")
+    assert not at(3, "!=", "ReplaceComparisonOperator_NotEq_IsNot")
+    assert at(6, "==", "ReplaceComparisonOperator_Eq_Is")
 
 
 def test_every_test_that_is_named_is_there(mutants):
