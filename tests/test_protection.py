@@ -126,6 +126,11 @@ def test_joint_basis_is_one_basis_of_the_summed_moments(x64, rng):
         np.testing.assert_allclose(U, problem.heads[name][:, 1:] @ V, atol=1e-11)
     step = hmcl_jax.closest_admissible(problem.delta, protection)
     assert float(hmcl_jax.lorentz_defect(step, protection)) < 1e-20
+    # Directions in which only the other modality has energy add nothing to the defect.
+    found, own = (
+        hmcl_jax.lorentz_defect(problem.delta, p) for p in (protection, protected(problem))
+    )
+    np.testing.assert_allclose(found, own, rtol=1e-9)
 
 
 def test_weighting_by_tasks_lets_a_small_task_count(x64, rng):
