@@ -7,7 +7,6 @@ WORKERS ?= 2
 
 .PHONY: stream reproduce test test-all test-ends coverage bench mutation docs lint format clean
 OUT ?= runs/pocket
-MODULE ?= projection
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -41,10 +40,9 @@ bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
 	set -e; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --short; done
 
-mutation: $(STAMP)  ## breaks a module of the method in many small ways; MODULE=projection
+mutation: $(STAMP)  ## breaks the method's modules in small ways, one at a time; ARGS='--sample 10'
 	$(BIN)/python -m pip install --quiet cosmic-ray; mkdir -p build
-	PATH=$(abspath $(BIN)):$$PATH; f=tests/mutation/$(MODULE).toml; db=build/$(MODULE).sqlite; \
-	cosmic-ray init $$f $$db && cr-filter-operators $$db $$f && cosmic-ray exec $$f $$db && cr-report $$db
+	$(BIN)/python benchmarks/mutants.py --out build/mutants.json $(ARGS)
 
 docs: $(STAMP)  ## the reference, from docstrings, into docs/api
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -88,16 +88,14 @@ def with_time_column(
     """Corrected spatial blocks with their time columns, held or as in `delta`, in its dtypes."""
     result = {}
     for modality, block in spatial.items():
-        given = jnp.asarray(
-            delta.get(modality, jnp.zeros((len(block), len(block) + 1), block.dtype))
-        )
+        given = jnp.asarray(delta.get(modality, jnp.zeros((len(block), 1), block.dtype)))
         time = jnp.zeros_like(given[:, :1]) if hold_time else given[:, :1]
         result[modality] = jnp.concatenate([time, block.astype(given.dtype)], axis=1)
     return result
 
 
 def unprotected(
-    delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
+    delta: Mapping[str, ArrayLike], protection: Protection, hold_time: bool
 ) -> Matrices:
     """What every correction comes to if the rank of all modalities is 0, without its products."""
     spatial = {m: W[:, 1:] for m, W in _candidates(delta, protection).items()}

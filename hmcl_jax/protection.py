@@ -311,8 +311,7 @@ def _seed_by_seed(function: Any, own: tuple[bool, ...], *arguments: Any) -> Any:
 def _spectrum(
     second: jax.Array, variance: ArrayLike, min_rank: ArrayLike, limit: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
-    S = second[1:, 1:]
-    values, columns = jnp.linalg.eigh((S + S.T) / 2)
+    values, columns = jnp.linalg.eigh(second[1:, 1:])  # of its symmetric part
     values = jnp.maximum(values[::-1], 0)
     # A share that is reached up to rounding is reached.
     share = jnp.asarray(variance, values.dtype) - 16 * jnp.finfo(values.dtype).eps

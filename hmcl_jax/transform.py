@@ -166,7 +166,7 @@ def hmcl_project(
 
         def leave() -> tuple[Matrices, Rotation | None]:
             turned = state.rotation.turned if variant == "rotation" else None  # by 0, and it stays
-            return unprotected(delta, protection, hold_time=hold_time), turned
+            return unprotected(delta, protection, hold_time), turned
 
         corrected, turned = if_protected(protection, correct, leave)
         if variant == "rotation":

@@ -57,10 +57,27 @@ CASES = {
     "modalities": (lambda: hmcl_jax.identity_heads("image", 3), "modalities.*'image'"),
     # objective
     "tau": (lambda: objective.pair_loss(X, X, tau=0.0), r"tau .*tau = 0\.0"),
+    "unpaired, fewer": (lambda: objective.pair_loss(X[:3], X, tau=0.1), r"\(3, 3\) and \(4, 3\)"),
     "unpaired": (lambda: objective.pair_loss(X, X[:3], tau=0.1), r"\(4, 3\) and \(3, 3\)"),
     "labels": (
         lambda: objective.prototype_loss(X, X, np.array([0, 1, 4, 2]), tau=0.1),
         r"labels must be in \[0, 4\), got 4",
+    ),
+    "label negative": (
+        lambda: objective.prototype_loss(X, X, np.array([0, 1, -1, 2]), tau=0.1),
+        r"labels must be in \[0, 4\), got -1",
+    ),
+    "label type": (
+        lambda: objective.prototype_loss(X, X, np.zeros(4, np.float32), tau=0.1),
+        r"labels must be integers of shape \(4,\), got float32 of shape \(4,\)",
+    ),
+    "too many labels": (
+        lambda: objective.prototype_loss(X, X, np.zeros(5, int), tau=0.1),
+        r"labels must be integers of shape \(4,\).*of shape \(5,\)",
+    ),
+    "too few labels": (
+        lambda: objective.prototype_loss(X, X, np.zeros(3, int), tau=0.1),
+        r"labels must be integers of shape \(4,\).*of shape \(3,\)",
     ),
     "label shape": (
         lambda: objective.prototype_loss(X, X, np.array([0.0, 1.0]), tau=0.1),
@@ -69,6 +86,14 @@ CASES = {
     "valid": (
         lambda: objective.pair_loss(X, X, tau=0.1, valid=np.ones(4)),
         r"valid must be booleans of shape \(4,\).*float32",
+    ),
+    "valid, too many": (
+        lambda: objective.pair_loss(X, X, tau=0.1, valid=np.ones(5, bool)),
+        r"valid must be booleans of shape \(4,\).*\(5,\)",
+    ),
+    "valid, too few": (
+        lambda: objective.pair_loss(X, X, tau=0.1, valid=np.ones(3, bool)),
+        r"valid must be booleans of shape \(4,\).*\(3,\)",
     ),
     # moments
     "unknown modality": (
@@ -127,6 +152,14 @@ CASES = {
         lambda: objective.pair_loss(X, X, tau=0.1, entailment_weight=np.nan),
         "entailment_weight must be finite.*nan",
     ),
+    "entailment weight negative": (
+        lambda: objective.pair_loss(X, X, tau=0.1, entailment_weight=-0.5),
+        r"entailment_weight must be finite and at least 0.*= -0\.5",
+    ),
+    "entailment weight infinite": (
+        lambda: objective.pair_loss(X, X, tau=0.1, entailment_weight=np.inf),
+        "entailment_weight must be finite.*inf",
+    ),
     "features array": (
         lambda: hmcl_jax.update_moments(moments(), X),
         r"features must be a mapping \{modality: array\}, got ndarray",
@@ -149,6 +182,20 @@ CASES = {
     "basis": (lambda: protection(basis="both"), "basis must be one of.*'both'"),
     "weighting": (lambda: protection(weighting="none"), "weighting must be one of.*'none'"),
     "width": (lambda: protection(width=-1), "width = -1"),
+    "no rank": (lambda: protection(min_rank=0, max_rank=0), "max_rank must be at least 1.*= 0"),
+    "no width": (lambda: protection(width=0), "width must be at least 1, got width = 0"),
+    "shares without seeds": (
+        lambda: protection(variance=np.array([0.5, 0.5])),
+        r"variance must be one number, or one per seed.*got shape \(2,\)",
+    ),
+    "larger moments": (
+        lambda: hmcl_jax.protect(hmcl_jax.init_moments(larger(HEADS)), HEADS),
+        r"Head 'image' of shape \(3, 4\) does not fit its moments of shape \(6, 6\)",
+    ),
+    "smaller moments": (
+        lambda: hmcl_jax.protect(moments(), larger(HEADS)),
+        r"Head 'image' of shape \(5, 6\) does not fit its moments of shape \(4, 4\)",
+    ),
     "head without moments": (
         lambda: hmcl_jax.protect(moments(), {**HEADS, "audio": HEADS["text"]}),
         r"Head 'audio' has no entry in moments.*\['image', 'text'\]",
@@ -173,6 +220,10 @@ CASES = {
     "delta seeds": (
         lambda: hmcl_jax.minimal_rotation({"image": np.ones((2, 3, 4))}, protection()),
         r"delta\['image'\] must have shape \(3, 4\), got \(2, 3, 4\)",
+    ),
+    "delta smaller": (
+        lambda: hmcl_jax.minimal_rotation({"text": np.ones((2, 3))}, protection()),
+        r"delta\['text'\] must have shape \(3, 4\), got \(2, 3\)",
     ),
     "integer head": (
         lambda: hmcl_jax.apply_head(np.ones((3, 4), int), X),
@@ -271,6 +322,16 @@ BEGIN_CASES = {
         lambda: begin(given=protection_of(larger(HEADS))),
         r"protection\.basis\['image'\] must have shape \(3, '...'\).*\(5, 5\)",
     ),
+    "smaller dimension": (
+        lambda: begin(given=protection_of(hmcl_jax.identity_heads(HEADS, 2))),
+        r"protection\.basis\['image'\] must have shape \(3, '...'\).*\(2, 2\)",
+    ),
+    "as many seeds as rows": (
+        lambda: begin(
+            given=hmcl_jax.protect(moments(), {m: jnp.stack([W] * 3) for m, W in HEADS.items()})
+        ),
+        r"protection\.basis\['image'\] must have shape.*\(3, 3, 3\)",
+    ),
     "seed axis": (
         lambda: begin(given=hmcl_jax.protect(moments(), {m: W[None] for m, W in HEADS.items()})),
         r"protection\.basis\['image'\] must have shape.*\(1, 3, 3\)",
@@ -278,6 +339,14 @@ BEGIN_CASES = {
     "params shape": (
         lambda: begin(params={**HEADS, "text": jnp.ones((5, 6))}),
         r"params leaf 'text' must be float32 of shape \(3, 4\).*\(5, 6\)",
+    ),
+    "params smaller": (
+        lambda: begin(params={**HEADS, "text": jnp.ones((2, 3))}),
+        r"params leaf 'text' must be float32 of shape \(3, 4\).*\(2, 3\)",
+    ),
+    "params wider": (
+        lambda: begin(made_for={m: W.astype(jnp.bfloat16) for m, W in HEADS.items()}),
+        r"params leaf 'image' must be bfloat16.*float32",
     ),
     "params dtype": (
         lambda: begin(params={**HEADS, "text": HEADS["text"].astype(jnp.bfloat16)}),
@@ -303,14 +372,12 @@ def test_begin_task_names_the_leaf(case):
     assert_refused(*BEGIN_CASES[case])
 
 
-def test_dtype_of_the_protection_is_checked(x64):
-    heads = hmcl_jax.identity_heads(["image"], 3, jnp.float64)
-    with pytest.raises(ValueError, match=r"protection\.basis\['image'\].*float32.*got float64"):
-        begin(
-            params=hmcl_jax.identity_heads(["image"], 3),
-            made_for=hmcl_jax.identity_heads(["image"], 3),
-            given=protection_of(heads),
-        )
+@pytest.mark.parametrize(("ours", "theirs"), [("float32", "float64"), ("float64", "float32")])
+def test_dtype_of_the_protection_is_checked(x64, ours, theirs):
+    heads = hmcl_jax.identity_heads(["image"], 3, ours)
+    given = protection_of(hmcl_jax.identity_heads(["image"], 3, theirs))
+    with pytest.raises(ValueError, match=rf"protection\.basis\['image'\].*{ours}.*got {theirs}"):
+        begin(params=heads, made_for=heads, given=given)
 
 
 def test_checks_do_not_get_in_the_way_of_tracing(rng):

@@ -53,6 +53,16 @@ def test_pair_loss_is_the_papers(x64, rng):
         np.testing.assert_allclose(float(by_class), expected, rtol=1e-11)
 
 
+def test_the_defaults_are_the_papers(x64, rng):
+    text, image = rng.normal(size=(2, 6, 4))
+    for ours in (
+        objective.pair_loss(text, image, tau=0.07),
+        objective.prototype_loss(text, image, np.arange(6), tau=0.07),
+        jnp.mean(objective.pair_terms(text, image, tau=0.07)),
+    ):
+        np.testing.assert_allclose(ours, plain_loss(text, image, 0.07), rtol=1e-11)
+
+
 def batch(rng, classes, rows, dtype, dim=16):
     prototypes = rng.normal(size=(classes, dim)).astype(dtype)
     labels = rng.integers(0, classes, size=rows)
@@ -116,6 +126,28 @@ def test_padded_pairs_have_no_effect(dtype, rng):
     ):
         np.testing.assert_allclose(ours[:9], expected, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(ours[9:], 0)
+
+
+def test_traced_numbers_give_the_same_loss(x64, rng):
+    prototypes, image, labels = batch(rng, 6, 12, np.float64, dim=4)
+    labels = np.minimum(labels, 4)  # class 5 is absent, and by far the nearest to one sample
+    image[0] = prototypes[5] + 1e-3
+    for loss in (
+        lambda p, x, valid, tau: objective.prototype_loss(p, x, labels, tau=tau, valid=valid),
+        lambda p, x, valid, tau: objective.pair_loss(p[labels], x, tau=tau, valid=valid),
+    ):
+        known = jax.jit(
+            jax.value_and_grad(lambda p, x, valid, loss=loss: loss(p, x, valid, 1e-3), (0, 1))
+        )
+        traced = jax.jit(jax.value_and_grad(loss, (0, 1)))
+        for rows in (12, 7, 1, 0):
+            valid = np.arange(12) < rows
+            expected, slopes = known(prototypes, image, valid)
+            value, gradients = traced(prototypes, image, valid, 1e-3)
+            np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-12)
+            for g, e in zip(gradients, slopes, strict=True):
+                assert np.isfinite(g).all()
+                np.testing.assert_allclose(g, e, atol=1e-10 * (1 + float(jnp.abs(e).max())))
 
 
 def test_gradient_against_finite_differences(x64, rng):

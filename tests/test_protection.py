@@ -7,7 +7,7 @@ import pytest
 from problems import protected, random_problem
 
 import hmcl_jax
-from hmcl_jax.protection import bucket
+from hmcl_jax.protection import bucket, empty_protection, if_protected, restrict
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -39,6 +39,9 @@ def protect_one(x, **options):
         ({"variance": 0.96, "max_rank": 2}, 2),
         ({"variance": 0.96, "width": 3}, 3),
         ({"variance": 0.1, "min_rank": 0}, 1),
+        ({"variance": 0.1, "min_rank": 2, "max_rank": 2}, 2),
+        ({"variance": 0.96, "max_rank": 1}, 1),
+        ({"variance": 0.96, "width": 1}, 1),
     ],
 )
 def test_rank_rule(dtype, rng, options, rank):
@@ -123,6 +126,11 @@ def test_joint_basis_is_one_basis_of_the_summed_moments(x64, rng):
         np.testing.assert_allclose(U, problem.heads[name][:, 1:] @ V, atol=1e-11)
     step = hmcl_jax.closest_admissible(problem.delta, protection)
     assert float(hmcl_jax.lorentz_defect(step, protection)) < 1e-20
+    # Directions in which only the other modality has energy add nothing to the defect.
+    found, own = (
+        hmcl_jax.lorentz_defect(problem.delta, p) for p in (protection, protected(problem))
+    )
+    np.testing.assert_allclose(found, own, rtol=1e-9)
 
 
 def test_weighting_by_tasks_lets_a_small_task_count(x64, rng):
@@ -220,6 +228,53 @@ def test_protect_works_inside_transformations(rng, wrap):
         np.testing.assert_allclose(
             V @ jnp.swapaxes(V, -1, -2), expected @ jnp.swapaxes(expected, -1, -2), atol=1e-5
         )
+
+
+def test_the_width_inside_jit_fits_the_limit_of_the_rank(rng):
+    problem = random_problem(rng, 40, [3], dtype=np.float32)
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    for limit, width in ((3, 32), (33, 40), (None, 40)):
+        compiled = jax.jit(lambda m, h, limit=limit: hmcl_jax.protect(m, h, max_rank=limit))
+        made = jax.eval_shape(compiled, moments, problem.heads)
+        assert made.basis["m0"].shape == (40, width)
+
+
+def test_an_empty_protection_has_the_shapes_of_a_narrow_one(rng):
+    problem = random_problem(rng, 100, [3, 2, 0], dtype=np.float32)
+    empty = empty_protection(problem.heads)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), empty) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), protected(problem)
+    )
+    assert not any(np.any(x) for x in jax.tree.leaves(empty))
+
+
+@pytest.mark.parametrize("ranks", [[0, 0], [0, 1], [2, 0]])
+def test_a_correction_is_computed_if_any_rank_is_not_0(rng, ranks):
+    protection = protected(random_problem(rng, 5, ranks, dtype=np.float32))
+    found = if_protected(protection, lambda: "corrected", lambda: "left")
+    assert found == ("corrected" if any(ranks) else "left")
+
+
+def test_a_part_turns_only_if_the_rest_is_unprotected_seed_by_seed(rng):
+    problem = random_problem(rng, 5, [2, 3, 0], dtype=np.float32)
+    whole = protected(problem)
+    part = {**problem.lifted, "m1": problem.lifted["m1"][:0]}
+    free = protected(problem._replace(lifted=part))
+    assert restrict(whole, list(problem.heads)) is whole
+    both = jax.tree.map(lambda *x: jnp.stack(x), whole, free)
+    for seed, full in ((0, whole), (1, free)):
+        for ours in (
+            restrict(full, ["m0"]),
+            jax.tree.map(lambda x, seed=seed: x[seed], restrict(both, ["m0"])),
+        ):
+            assert all(list(by_modality) == ["m0"] for by_modality in ours[:5])
+            for field in ("basis", "energy", "time", "rank"):
+                np.testing.assert_array_equal(
+                    getattr(ours, field)["m0"], getattr(full, field)["m0"]
+                )
+            np.testing.assert_array_equal(ours.coordinates["m0"], full.coordinates["m0"] * seed)
+            np.testing.assert_array_equal(ours.shared_basis, full.shared_basis * seed)
+            np.testing.assert_array_equal(ours.shared_scales, full.shared_scales * seed)
 
 
 def test_repeated_calls_do_not_recompile(rng):

@@ -239,6 +239,14 @@ def test_the_rotation_learns_the_beta_of_the_anchor_behind_it(rng):
     state[1].hyperparams["beta"] = jnp.asarray(0.6)
     begun = hmcl_jax.begin_task(state, params, protected(problem))
     assert round(float(begun[0].rotation.beta), 3) == 0.6
+    # An anchor that covers more than the heads counts, and each group has its own.
+    named = hmcl_jax.hmcl_project("rotation", heads={"m0": "m0"})
+    with_others = optax.chain(named, hmcl_jax.task_anchor(0.4))
+    state = hmcl_jax.begin_task(with_others.init(params), params, None)
+    assert round(float(state[0].rotation.beta), 3) == 0.4
+    anchor = optax.inject_hyperparams(hmcl_jax.task_anchor)
+    groups = {name: optax.chain(rotation, anchor(beta=b)) for name, b in (("a", 0.3), ("b", 0.5))}
+    assert betas(optax.partition(groups, {"m0": "a", "m1": "a", "m2": "b"})) == [0.3, 0.5]
     with pytest.raises(ValueError, match="one task_anchor behind it, got 2"):
         betas(optax.chain(rotation, hmcl_jax.task_anchor(0.2), hmcl_jax.task_anchor(0.1)))
 
@@ -381,6 +389,32 @@ def test_the_preset_hands_everything_on(rng):
     assert np.abs(update(beta=0.0, weight_decay=0.9)["m0"] - plain["m0"]).max() > 1e-3
     assert np.abs(plain["m0"][:, 0]).max() == 0
     assert np.abs(update(beta=0.0, hold_time=False)["m0"][:, 0]).max() > 1e-3
+
+
+def test_the_preset_is_the_papers_by_default(rng):
+    problem = random_problem(rng, 4, [2, 3], dtype=np.float32)
+    stages = optax.adamw(1e-2, weight_decay=0.0), hmcl_jax.hmcl_project("ca")
+    found = []
+    for tx in (hmcl_jax.hmcl(1e-2), optax.chain(*stages, hmcl_jax.task_anchor(0.15))):
+        params = {m: jnp.array(W) for m, W in problem.heads.items()}
+        state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
+        for k in range(3):
+            gradient = {m: (-0.5) ** k * x for m, x in problem.delta.items()}
+            updates, state = tx.update(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+        found.append(params)
+    for m, W in found[0].items():
+        np.testing.assert_allclose(W, found[1][m], atol=1e-6)
+
+
+def test_the_protected_width_may_grow_from_task_to_task(rng):
+    tx = hmcl_jax.hmcl(1e-2, variant="rotation")
+    for ranks, width in (([3, 2], 32), ([3, 40], 64), ([0, 70], 100)):
+        problem = random_problem(rng, 100, ranks, samples=80, dtype=np.float32)
+        state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
+        project = next(s for s in state if isinstance(s, HmclProjectState))
+        assert project.protection.basis["m0"].shape == (100, width)
+        assert project.rotation.turned.outside.shape == project.protection.shared_basis.shape
 
 
 def test_the_anchor_computes_in_float32_and_leaves_integers_alone():

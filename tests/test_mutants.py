@@ -1,0 +1,57 @@
+"""The share of mutants that tests notice: its interval, and what does not count as a mutant."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from scipy.stats import binomtest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = """\
+def f(x: int | None, *, y=2) -> int | str:
+    z: int | None = x
+    if y != 2:
+        raise ValueError(f"y must be 2, got {y + 1}; "
+                         f"z is {z - 1}.")
+    return y | (x == z)
+"""
+
+
+@pytest.fixture
+def mutants(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("mutants")
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 5), (55, 60), (60, 60), (221, 240)])
+def test_the_interval_is_wilsons(mutants, successes, trials):
+    expected = binomtest(successes, trials).proportion_ci(method="wilson")
+    assert mutants.wilson(successes, trials) == pytest.approx(tuple(expected), abs=1e-6)
+
+
+def test_what_counts_as_a_mutant(mutants):
+    counts = mutants.counted(SOURCE)
+    lines = SOURCE.split("\n")
+
+    def at(line, text, operator="ReplaceBinaryOperator_BitOr_Add"):
+        column = lines[line - 1].index(text)
+        return counts(operator, (line, column), (line, column + len(text)))
+
+    assert not at(1, "|")
+    for line, annotation in ((1, "int | None"), (1, "int | str"), (2, "int | None")):
+        assert not at(line, annotation, "NumberReplacer")
+    assert not at(4, "+")  # texts of errors
+    assert not at(5, "-")
+    assert not at(1, "*")  # not a product
+    assert at(6, "|")
+    assert at(1, "2", "NumberReplacer")
+    assert at(3, "!=", "ReplaceComparisonOperator_NotEq_Lt")
+    assert not at(3, "!=", "ReplaceComparisonOperator_NotEq_IsNot")
+    assert at(6, "==", "ReplaceComparisonOperator_Eq_Is")
+
+
+def test_every_test_that_is_named_is_there(mutants):
+    for stages in mutants.TESTS.values():
+        for name in (*stages["first"], *stages["then"]):
+            path, _, test = name.removeprefix("--deselect=").partition("::")
+            assert f"def {test.partition('[')[0]}" in (ROOT / path).read_text("utf8")
