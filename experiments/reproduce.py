@@ -1,9 +1,9 @@
 """Reproduces the paper's tables and figures, its numbers beside ours.
 
-    python experiments/reproduce.py --all --stream pocket --out runs/reproduced
+    python experiments/reproduce.py --all --stream pocket
     python experiments/reproduce.py main drift --store meru-l=PATH --store meru-b=PATH \
         --store hycoclip-b=PATH --out runs/paper
-    python experiments/reproduce.py --all --stream pocket --out runs/reproduced --plan
+    python experiments/reproduce.py --all --stream pocket --plan
     python experiments/reproduce.py main --stream pocket --method-file mine.py --out runs/mine
 
 NAME is a config in experiments/configs/paper, which says what it needs and costs. Runs what is
@@ -74,7 +74,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f"a store of one of {', '.join(known_streams())}; may be repeated",
     )
     parser.add_argument("--stream", choices=("pocket",), help="the embedded stream, for trials")
-    parser.add_argument("--out", required=True, help="folder for runs and the page")
+    parser.add_argument(
+        "--out", default="runs/reproduced", help="folder for runs and the page; default: %(default)s"
+    )
     parser.add_argument(
         "--replace", action="store_true", help="replace the page of another request in --out"
     )

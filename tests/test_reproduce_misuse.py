@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,12 @@ def made_up(monkeypatch):
 def read(out, ending="json"):
     text = (out / f"reproduction.{ending}").read_text("utf8")
     return json.loads(text) if ending == "json" else text
+
+
+def test_without_out_the_folder_is_that_of_make_reproduce():
+    asked = reproduce.parse(["--all", "--stream", "pocket"])
+    makefile = (Path(reproduce.__file__).parent.parent / "Makefile").read_text("utf8")
+    assert f"--all --stream pocket --out {asked.out} " in makefile
 
 
 def refused(monkeypatch, *arguments):
