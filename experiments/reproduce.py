@@ -75,7 +75,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--stream", choices=("pocket",), help="the embedded stream, for trials")
     parser.add_argument(
-        "--out", default="runs/reproduced", help="folder for runs and the page; default: %(default)s"
+        "--out", default="runs/reproduced", help="folder for all; default: %(default)s"
     )
     parser.add_argument(
         "--replace", action="store_true", help="replace the page of another request in --out"
