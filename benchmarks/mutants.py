@@ -19,7 +19,6 @@ import argparse
 import ast
 import compileall
 import difflib
-import importlib
 import json
 import math
 import os
@@ -41,8 +40,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = tomllib.loads((ROOT / "tests" / "mutation.toml").read_text("utf8"))
 # Most arrays have no such operators, so these mutants are easily killed.
 BITWISE = ("BitAnd", "BitOr", "BitXor", "LShift", "RShift")
-# What a test session imports, done once. Nothing of hmcl_jax, and nothing that starts JAX.
-IMPORTS = ("jax.test_util", "optax", "flax.linen", "scipy.linalg", "scipy.special", "hypothesis")
 PATIENCE = 3600.0  # seconds of wall; machines may be busy
 CRASH = 70
 Place = tuple[int, int]  # line from 1, column from 0
@@ -308,8 +305,14 @@ def main() -> None:
         known = json.loads(arguments.out.read_text("utf8"))
         if arguments.again:
             known = {d: r for d, r in known.items() if r["outcome"] != "survived"}
-    for name in IMPORTS:
-        importlib.import_module(name)
+    # What a test session imports, done once. Nothing of hmcl_jax, and nothing that starts JAX.
+    import flax.linen  # noqa: F401
+    import hypothesis  # noqa: F401
+    import jax.test_util  # noqa: F401
+    import optax  # noqa: F401
+    import scipy.linalg
+    import scipy.special  # noqa: F401
+
     rows, survivors, everything = [], [], []
     total = 0
     with tempfile.TemporaryDirectory() as name:
