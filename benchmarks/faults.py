@@ -98,31 +98,34 @@ class Child:
 
 def run_command(arguments: list[str], log: Path, before: Callable[[], None]) -> None:
     """What a forked process does; never returns."""
-    import run_stream  # type: ignore[import-not-found]
-
-    code: Any = CRASH
+    code, said = CRASH, ""
     try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # even if started with &
-        before()
-        sys.argv = ["run_stream.py", *arguments]
-        run_stream.main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-        if isinstance(code, str):
-            os.write(2, f"{code}\n".encode())
-            code = 1
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    finally:
+        try:
+            import run_stream  # type: ignore[import-not-found]
+
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # even if started with &
+            before()
+            sys.argv = ["run_stream.py", *arguments]
+            run_stream.main()
+            code = 0
+        except SystemExit as stop:
+            code, said = (
+                (1, f"{stop.code}\n") if isinstance(stop.code, str) else (stop.code or 0, "")
+            )
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException:
+            said = traceback.format_exc()
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        os._exit(int(code or 0))
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # the log may have come to its end
+        os.write(2, said.encode())
+    finally:  # whatever happens: what is above in the stack is the parent's
+        os._exit(code)
 
 
 def without_rights() -> None:

@@ -19,6 +19,7 @@ from run_stream import add_no_cache, open_stream, split
 from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.checkpoint import RUN, read_identity
+from hmcl_jax.continual.saved import run_names
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.validation import StoreError
@@ -58,13 +59,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def find_store(runs: list[str], stream: str | None) -> Store:
     """The store that runs are of: as it is named, as results.json says, or the embedded one."""
-    if stream is not None:
-        return open_stream(stream)
     for run in runs:
         if not Path(run).is_dir():
             raise RunError(f"there is no folder {run}; give one of experiments/run_stream.py.")
-        if (Path(run) / RUN).is_file():
-            raise RunError(f"{run} is the run of one method; give the folder above it.")
+        run_names(run)  # refuses folders without runs
+    if stream is not None:
+        return open_stream(stream)
     for run in runs:
         if (named := stream_of(run)) is not None:
             try:
@@ -87,9 +87,9 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
     """Analyses runs and writes the report; raises what :func:`main` explains."""
     start = time.perf_counter()
     pyplot()
-    check_report(arguments.out, arguments.replace)
     methods = split("--methods", arguments.methods)
     store = find_store(arguments.runs, arguments.stream)
+    check_report(arguments.out, arguments.replace)
     with AnalysisView(console) as view:
         analysis = analyse(
             arguments.runs, store, methods=methods, anchors=arguments.anchors, listener=view
@@ -127,7 +127,8 @@ def main() -> None:
     except (ConfigError, StoreError, RunError, ValueError, ImportError, OSError) as error:
         sys.exit(f"analyse: {error}")
     except KeyboardInterrupt:
-        sys.exit("\nanalyse: stopped; nothing was replaced.")
+        print("\nanalyse: stopped; nothing was replaced.", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

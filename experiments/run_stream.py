@@ -188,6 +188,13 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         analyse.make_report(analyse.parse(options), console)
     except (StoreError, RunError, ValueError, OSError) as error:
         sys.exit(f"run_stream: the results are written, but the report is not: {error}")
+    except KeyboardInterrupt:
+        print(
+            "\nrun_stream: stopped; the results are written, but the report is not: "
+            f"experiments/analyse.py {arguments.out} makes it.",
+            file=sys.stderr,
+        )
+        sys.exit(130)
 
 
 def main() -> None:

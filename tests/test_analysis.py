@@ -450,3 +450,45 @@ def test_a_run_may_hold_less_than_its_results(store, tmp_path, rng):
     found = analyse([tmp_path], store)
     assert found.drift is None
     assert "2 of 4 tasks are finished" in found.lacking[0]
+
+
+def test_a_damaged_run_is_left_out_alone(store, copy):
+    (copy / "vanilla" / "run.json").write_text("{")
+    found = analyse([copy], store, pictures=0)
+    assert found.methods == ("hmcl_ca",)
+    assert "vanilla is left out." in found.lacking[0]
+    assert "There is no vanilla to compare with" in report_page(found).html()
+    assert analyse([copy], store, methods=["hmcl_ca"], pictures=0).lacking == ()
+    with pytest.raises(RunError, match=r"vanilla is left out.*run\.json is damaged"):
+        analyse([copy], store, methods=["vanilla"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("order", ["task1", "zzz"], "names 'zzz', which is no task"),
+        ("config", {"kappa": "x"}, "kappa is 'x', which is no number"),
+    ],
+)
+def test_what_a_run_says_of_itself_is_checked(store, copy, key, value, said):
+    path = copy / "vanilla" / "run.json"
+    told = json.loads(path.read_text("utf8"))
+    told["identity"][key] = value
+    path.write_text(json.dumps(told), "utf8")
+    assert said in analyse([copy], store, pictures=0).lacking[0]
+
+
+def test_the_same_folder_by_another_name_is_refused(store, runs, tmp_path):
+    (tmp_path / "again").symlink_to(runs)
+    with pytest.raises(RunError, match="given twice"):
+        analyse([runs, tmp_path / "again"], store)
+
+
+def test_a_class_called_root_is_no_stop_of_a_walk(tmp_path, rng):
+    plain = small_store()
+    first = plain.tasks[0]
+    named = dataclasses.replace(first, classes=("[ROOT]", *first.classes[1:]), tree=())
+    store = dataclasses.replace(plain, tasks=(named, *plain.tasks[1:]))
+    found = analyse([make_runs(tmp_path / "runs", store, ["vanilla"], rng)], store, pictures=2)
+    assert found.drift is not None
+    assert found.geometry == ("vanilla",)

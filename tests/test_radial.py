@@ -57,6 +57,34 @@ def test_a_shared_rotation_moves_nothing():
     assert found.depths.tolist() == [0, 1, 1, 2]
 
 
+def test_movements_are_drawn_as_large_as_they_are():
+    """Also of points that lie where the plane is seen from, where its angle says nothing."""
+    rng = np.random.default_rng(2)
+    d, K = 6, 10.0
+    before = rng.normal(size=(1, 1, 4, d))
+    before[0, 0, 3] = before[0, 0, :3].mean(axis=0)  # the very middle, up to the noise below
+    after = before + 0.01 * rng.normal(size=before.shape)
+    found = radial_tree(made(rng, before, after, methods=("a",)))
+    start, end = before[0, 0], after[0, 0]
+    end = end @ proper_rotation(end, start).T
+    cosines = (start * end).sum(1) / np.linalg.norm(start, axis=1) / np.linalg.norm(end, axis=1)
+    turned = np.abs(found.after[0, :, 0] - found.before[0, :, 0])
+    np.testing.assert_allclose(turned, np.arccos(cosines), rtol=1e-3)
+    assert turned.max() < 0.05
+    radii = np.asarray(lorentz.distance_to_origin(np.float32(after[0, 0]), K))
+    np.testing.assert_allclose(found.after[0, :, 1], radii, rtol=1e-5)
+
+
+def test_every_method_starts_near_where_the_first_does():
+    rng = np.random.default_rng(3)
+    before = np.repeat(rng.normal(size=(1, 1, 4, 6)), 2, axis=0)
+    before[1] += 0.01 * rng.normal(size=before[1].shape)
+    before[1] = before[1] @ random_rotation(rng, 6).T  # its heads may have turned
+    found = radial_tree(made(rng, before, before))
+    assert np.abs(found.before[1] - found.before[0]).max() < 0.1
+    np.testing.assert_allclose(found.after, found.before, atol=1e-6)
+
+
 def test_changes_are_relative_to_the_end_of_the_task():
     rng = np.random.default_rng(1)
     before = rng.normal(size=(2, 1, 4, 6)).astype(np.float32)

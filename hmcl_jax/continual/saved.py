@@ -155,14 +155,9 @@ def read_runs(
     """
     _checks.instance("store", store, Store, "a Store")
     out = Path(out).absolute()
-    if (out / RUN).is_file():
-        raise RunError(f"{out} is the run of one method; give the folder above it.")
-    found = [path.parent.name for path in sorted(out.glob(f"*/{RUN}"))]
-    if not found:
-        raise RunError(f"{out} holds no run; make one with experiments/run_stream.py --out {out}.")
+    found = run_names(out)
     if methods is None:
-        listed = _listed(out)
-        methods = sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
+        methods = found
     elif isinstance(methods, str):
         raise TypeError(f"methods must be a list of names, got the string {methods!r}.")
     for method in methods:
@@ -172,6 +167,28 @@ def read_runs(
                 "add it with --methods and --resume."
             )
     return {method: _read_run(out / method, store) for method in methods}
+
+
+def run_names(out: str | os.PathLike[str]) -> list[str]:
+    """The methods of the runs in a folder, without reading them.
+
+    Args:
+      out: the folder, with one folder per method.
+
+    Returns:
+      Names, in the order of ``results.json`` if there is one.
+
+    Raises:
+      RunError: if there is no run.
+    """
+    out = Path(out)
+    if (out / RUN).is_file():
+        raise RunError(f"{out} is the run of one method; give the folder above it.")
+    found = [path.parent.name for path in sorted(out.glob(f"*/{RUN}"))]
+    if not found:
+        raise RunError(f"{out} holds no run; make one with experiments/run_stream.py --out {out}.")
+    listed = _listed(out)
+    return sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
 
 
 def _listed(out: Path) -> list[str]:
@@ -205,4 +222,10 @@ def _read_run(path: Path, store: Store) -> SavedRun:
             f"{store.name!r} ({store.fingerprint[:12]}); give that store, or run again with "
             "this one and another --out."
         )
+    known = {task.name for task in store}
+    kappa = run.config.get("kappa", 0.1)
+    if wrong := [name for name in run.order if name not in known]:
+        raise RunError(f"{path / RUN} names {wrong[0]!r}, which is no task of the store.")
+    if isinstance(kappa, bool) or not isinstance(kappa, int | float):
+        raise RunError(f"{path / RUN} says that kappa is {kappa!r}, which is no number.")
     return run

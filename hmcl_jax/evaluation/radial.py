@@ -1,4 +1,4 @@
-r"""The class tree of a task in the plane: radius as it is, angle by one projection for all.
+r"""The class tree of a task in the plane: radius as it is, movements as they are.
 
 As in the paper's figure of radial geometry (fig:imagenet_wordnet_radial_geometry), the final points
 are turned onto those of the task's end by a proper rotation before anything is drawn, so that what
@@ -188,8 +188,11 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
     """Lays a class tree out in the plane for every method.
 
     The points at the end of the task are turned onto those of the first method, and the final ones
-    onto their own task's end. Radius is the distance from the origin in full dimension; the angle
-    is that in the plane of the first method's two largest principal components, seen from its mean.
+    onto their own task's end. Radius is the distance from the origin in full dimension. The angle
+    of a point is that in the plane of the first method's two largest principal components, seen
+    from its mean, at the first method's task end; from there it is turned by the angle, in full
+    dimension, by which the point has moved, to the side to which the plane shows it. So no movement
+    is drawn larger or smaller than it is, wherever the plane is seen from.
 
     Args:
       points: of :func:`measure_trees`.
@@ -207,13 +210,23 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
     middle = reference.mean(axis=0)
     axes = np.linalg.svd(reference - middle, full_matrices=False)[2][:2]
     axes = np.pad(axes, ((0, 2 - len(axes)), (0, 0)))
+
+    def seen(p: np.ndarray) -> np.ndarray:
+        x, y = ((p - middle) @ axes.T).T
+        return np.arctan2(y, x)
+
     drawn: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for start, end in zip(first, last, strict=True):
         onto = proper_rotation(start, reference)
-        turns = (onto, onto @ proper_rotation(end, start))
-        for side, p, Q in zip(drawn, (start, end), turns, strict=True):
-            plane = (p @ Q.T - middle) @ axes.T
-            side.append(np.stack([np.arctan2(plane[:, 1], plane[:, 0]), _radii(p, points.K)], 1))
+        there, angles = reference, seen(reference)
+        for side, p, Q in zip(
+            drawn, (start, end), (onto, onto @ proper_rotation(end, start)), strict=True
+        ):
+            here = p @ Q.T
+            shown = np.sin(seen(here) - seen(there))
+            angles = angles + np.where(shown < 0, -1, 1) * _angles(there, here)
+            side.append(np.stack([angles, _radii(p, points.K)], axis=1))
+            there = here
     place = {name: i for i, name in enumerate(points.names)}
     node = {name: i for i, name in enumerate(points.tree.names)}
     above = [int(points.tree.parents[node[name]]) for name in points.names]
@@ -229,6 +242,13 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
         radial_change=np.abs(after[..., 1] - before[..., 1]).mean(1) / before[..., 1].mean(1),
         pair_change=_pair_changes(first, last, points.K),
     )
+
+
+def _angles(x: np.ndarray, y: np.ndarray) -> NDArray[np.float64]:
+    """The angle between each point and another, seen from the origin; 0 at the origin itself."""
+    a, b = (np.linalg.norm(p, axis=1, keepdims=True) for p in (x, y))
+    difference, total = (np.linalg.norm(x * b + sign * y * a, axis=1) for sign in (-1, 1))
+    return 2 * np.arctan2(difference, total)
 
 
 def _pair_changes(first: np.ndarray, last: np.ndarray, K: float) -> NDArray[np.float64]:

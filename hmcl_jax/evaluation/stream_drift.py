@@ -165,8 +165,8 @@ def measure_drift(
     _checks.integer("norm_anchors", norm_anchors, 1)
     first = _alike(runs)
     tasks = [store[name] for name in first.order[:-1]]
-    most = max(anchors, norm_anchors)
-    known = [fixed_anchors(task, most) for task in tasks]
+    known = [fixed_anchors(task, max(anchors, norm_anchors)) for task in tasks]
+    most = max(len(features.general) for features in known)
     counts = [min(anchors, len(features.general)) for features in known]
     padded = [Anchors(*(_padded(side, most) for side in features)) for features in known]
     measured = []

@@ -345,7 +345,7 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
 
     Args:
       task: of a store.
-      parts: which, in order; a name that occurs again is left out.
+      parts: which, in order; a name that occurs again is left out, and so is ``"[ROOT]"``.
 
     Returns:
       The pool.
@@ -389,7 +389,8 @@ def _joined(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
         for task in tasks:
             names, points = _part(task, part)
             for name, point in zip(names, points, strict=True):
-                found.setdefault(name, (part, point))
+                if name != ROOT:  # which is always in the pool
+                    found.setdefault(name, (part, point))
     if not found:
         listed = ", ".join(task.name for task in tasks)
         raise ValueError(f"Nothing of {tuple(parts)} is in the store for {listed}.")

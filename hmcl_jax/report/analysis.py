@@ -19,7 +19,7 @@ from hmcl_jax.continual.checkpoint import RUN, RunError
 from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.continual.guard import Stopped
 from hmcl_jax.continual.run import StreamResult
-from hmcl_jax.continual.saved import SavedRun
+from hmcl_jax.continual.saved import SavedRun, run_names
 from hmcl_jax.data.store import Store
 from hmcl_jax.evaluation import Drift, Norms, Tree, TreePoints, measure_drift
 from hmcl_jax.report.reading import SavedResults, read_results
@@ -140,15 +140,15 @@ def analyse(
         _checks.integer(name, value, 1)
     _checks.integer("pictures", pictures, 0)
     lacking: list[str] = []
-    runs, results, about = _read(tuple(map(Path, folders)), store, lacking)
-    if methods is not None:
-        chosen = _chosen(runs, methods)
-        runs = {label: runs[label] for label in chosen}
-        results = {label: results[label] for label in chosen if label in results}
+    runs, results, about = _read(tuple(map(Path, folders)), store, methods, lacking)
     first = next(iter(runs.values()))
     tasks = [store[name] for name in first.order]
     trees = class_trees(tasks, lacking)
     walks = choose_walks(store, tasks, pictures)
+    if not trees and "classification" in (task.kind for task in tasks):
+        lacking.append("No classification task has a class tree, so no hierarchy is measured.")
+    if pictures and not walks.walks:
+        lacking.append("The store holds no names to walk to, so there are no traversals.")
     evaluator = Evaluator(store.K)
     kept: dict[str, tuple] = {}
     for number, (label, run) in enumerate(runs.items()):
@@ -175,8 +175,12 @@ def analyse(
             if isinstance(error, RunError):
                 lacking.append(f"{what}. {error}")
             else:
-                remedy = "run it again with a lower learning rate, or leave it out with --methods"
-                lacking.append(f"{what}: {str(error).rstrip('.')} ({run.path}); {remedy}.")
+                burst = isinstance(error, FloatingPointError)
+                remedy = "run it again with a lower learning rate, or " if burst else ""
+                lacking.append(
+                    f"{what}: {str(error).rstrip('.')} ({run.path}); {remedy}leave it out with "
+                    "--methods."
+                )
     if len(tasks) < 2:
         lacking.append("Drift is of tasks that others follow; this stream has one task only.")
     if not kept and not results:
@@ -209,21 +213,36 @@ def analyse(
 
 
 def _read(
-    folders: tuple[Path, ...], store: Store, lacking: list[str]
+    folders: tuple[Path, ...], store: Store, methods: Sequence[str] | None, lacking: list[str]
 ) -> tuple[dict[str, SavedRun], dict[str, StreamResult], dict[str, SavedResults]]:
-    """Runs and results of all folders, by the names they are shown with."""
+    """Runs and results of all folders, by the names they are shown with, in the order asked for."""
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"there is no folder {folder}; give one of experiments/run_stream.py.")
-    found = [read_runs(folder, store) for folder in folders]
+    found = [run_names(folder) for folder in folders]
     places = _short_names(folders)
-    names = [method for runs in found for method in runs]
+    names = [method for of_folder in found for method in of_folder]
+    known = {
+        m if names.count(m) == 1 else f"{place}/{m}": (folder, m)
+        for folder, place, of_folder in zip(folders, places, found, strict=True)
+        for m in of_folder
+    }
     runs: dict[str, SavedRun] = {}
     results: dict[str, StreamResult] = {}
     about: dict[str, SavedResults] = {}
-    for folder, place, of_folder in zip(folders, places, found, strict=True):
-        labels = {m: m if names.count(m) == 1 else f"{place}/{m}" for m in of_folder}
-        runs |= {labels[m]: run for m, run in of_folder.items()}
+    for label in known if methods is None else _chosen(known, methods):
+        folder, method = known[label]
+        try:
+            runs[label] = read_runs(folder, store, [method])[method]
+        except RunError as error:
+            lacking.append(f"{label} is left out. {error}")
+    if not runs:
+        raise RunError(" ".join(lacking))
+    for folder, place in zip(folders, places, strict=True):
+        labels = {known[label][1]: label for label in runs if known[label][0] == folder}
+        if not labels:
+            continue
+        of_folder = {method: runs[label] for method, label in labels.items()}
         try:
             saved = read_results(folder)
         except RunError as error:
@@ -243,7 +262,8 @@ def _read(
                 )
     _alike(runs, results)
     going = {}
-    for label, result in results.items():
+    for label in (label for label in runs if label in results):
+        result = results[label]
         lacking += _stopped(label, result.stopped, len(result.seeds))
         if len(result.stopped) < len(result.seeds):
             going[label] = without_stopped(result)
@@ -289,7 +309,7 @@ def _check_finite(drift: Drift, going: np.ndarray) -> None:
 
 def _short_names(folders: tuple[Path, ...]) -> list[str]:
     """The last parts of the folders' paths that tell them apart."""
-    parts = [folder.absolute().parts for folder in folders]
+    parts = [folder.resolve().parts for folder in folders]
     for count in range(1, max(map(len, parts)) + 1):
         short = ["/".join(p[-count:]) for p in parts]
         if len(set(short)) == len(short):
@@ -310,14 +330,14 @@ def _alike(runs: Mapping[str, SavedRun], results: Mapping[str, StreamResult]) ->
                 )
 
 
-def _chosen(runs: Mapping[str, SavedRun], methods: Sequence[str]) -> list[str]:
+def _chosen(known: Mapping[str, tuple[Path, str]], methods: Sequence[str]) -> list[str]:
     if isinstance(methods, str):
         raise TypeError(f"methods must be a list of names, got the string {methods!r}.")
     chosen: list[str] = []
     for name in methods:
-        fitting = [label for label, run in runs.items() if name in (label, run.method)]
+        fitting = [label for label, (_, method) in known.items() if name in (label, method)]
         if not fitting:
-            raise RunError(f"There is no run of {name!r}, only of {', '.join(runs)}.")
+            raise RunError(f"There is no run of {name!r}, only of {', '.join(known)}.")
         chosen += [label for label in fitting if label not in chosen]
     return chosen
 

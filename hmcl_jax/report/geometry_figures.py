@@ -46,13 +46,14 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
             sharex="col",
             height_ratios=heights if few else None,
         )
+        most = max(map(len, (*drift.tasks, *drift.methods)))  # long names leave little room
         for measure, label in enumerate(AXES.values()):
             if few:
                 _task_rows(axes[0, measure], drift, measure, looks)
             _method_rows(axes[-1, measure], drift, measure, looks, against)
             axes[-1, measure].set_xlabel(label, fontsize=7)
             axes[-1, measure].set_xlim(left=0)
-            axes[-1, measure].locator_params(axis="x", nbins=3)
+            axes[-1, measure].locator_params(axis="x", nbins=3 if most < 20 else 2)
         if few:
             marks = [" (R)" if kind == "retrieval" else "" for kind in drift.kinds]
             names = [f"{shown(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
@@ -247,8 +248,7 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             axes.set_ylim(-1.05 * width, 1.05 * width)
             axes.set_aspect("equal")
             axes.axis("off")
-        if not crowded:
-            _names(panels[0], _plane(tree.after[0], inner), tree, width)
+        _names(panels[0], _plane(tree.after[0], inner), tree, width, 10 if crowded else 40)
         bar = figure.colorbar(
             plt.cm.ScalarMappable(scale, "viridis"),
             ax=panels,
@@ -263,9 +263,9 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
         bar.set_label(
             f"depth in the class tree. Dots: end of the stream; {start}: end of the task; orange: "
             "the way between.\n"
-            f"Rings: distance from the origin (the centre is {inner:.3g}); angle: one projection "
-            "for all.\nrad., pair.: mean absolute change of radius and of pairwise distance, over "
-            "their means, in full dimension.",
+            f"Rings: distance from the origin (the centre is {inner:.3g}). Angle: in one "
+            "projection, its changes as in full dimension.\nrad., pair.: mean absolute change of "
+            "radius and of pairwise distance, over their means, in full dimension.",
             fontsize=7,
         )
         said = f"\n{shown(title, 60)}" if title else ""
@@ -293,10 +293,10 @@ def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
     return (radius - inner)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
-def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float) -> None:
-    """Names the points at the top of the tree, as far as names do not cover each other."""
+def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float, most: int) -> None:
+    """Names points at the top of the tree, as far as names do not cover each other."""
     taken: list[tuple[float, float]] = []
-    for i in np.argsort(tree.depths, kind="stable")[:40]:
+    for i in np.argsort(tree.depths, kind="stable")[:most]:
         x, y = points[i]
         if all(abs(x - a) > 0.75 * width or abs(y - b) > 0.13 * width for a, b in taken):
             taken.append((x, y))

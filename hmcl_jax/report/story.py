@@ -28,8 +28,8 @@ CAPTIONS = {
     "depth": "Mean distance from the origin of the names at each depth of one class tree, at the "
     "end of the task and at the end of the stream.",
     "radial_tree": "One class tree under every method. Radius is the distance from the origin; the "
-    "final points are turned onto those of the task end by one proper rotation, and both are seen "
-    "in one projection. Orange lines show what moved.",
+    "final points are turned onto those of the task end by one proper rotation. Orange lines show "
+    "what moved otherwise: radius and angle change on paper as they do in full dimension.",
     "retrieval": "Recall at 1, 5 and 10 in both directions of every retrieval task; thin lines are "
     "sample standard deviations over seeds, thick ones the score right after the task.",
     "training": "Training over the whole stream, epoch by epoch; thin lines are ends of tasks. The "
@@ -57,6 +57,8 @@ def report_page(
       The page; ``.html()`` gives the file.
     """
     against, chosen = compared_with(analysis.methods, against)
+    if against not in analysis.methods:
+        chosen = f"There is no {against} to compare with; --against names another."
     notes = (*notes, chosen) if chosen else notes
     made = _Maker(analysis, drawings or {}, against)
     count = len(analysis.seeds)

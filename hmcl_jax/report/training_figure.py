@@ -106,6 +106,8 @@ def _draw(
     power: bool,
 ) -> bool:
     """Draws curves of one panel; whether some 0 had to be put at the edge of a scale of powers."""
+    from matplotlib.ticker import LogLocator
+
     drawn = []
     for methods, style, _ in held:
         for name, values in methods.items():
@@ -127,7 +129,7 @@ def _draw(
             drawn.append((np.array(x), np.array(y), name, style))
     every = np.concatenate([heights for _, heights, *_ in drawn] or [np.zeros(0)])
     positive = every[np.isfinite(every) & (every > 0)]
-    power = power and positive.size > 0
+    power = power and positive.size > 0 and positive.max() > 3 * positive.min()
     zeros = power and bool((every <= 0).any())
     floor = positive.min() / 3 if power else 0.0
     for places, heights, name, style in drawn:
@@ -135,6 +137,8 @@ def _draw(
         axes.plot(places, kept, style, color=looks[name].color, linewidth=1.1)
     if power:
         axes.set_yscale("log")
+        if np.log10(positive.max() / positive.min()) < 2.5:  # too few powers of ten to read by
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value else "0")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
         if zeros:
