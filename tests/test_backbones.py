@@ -111,6 +111,7 @@ def check_devices(folder):
         assert_same_features(backbone, NumpyTowers(state, **HEADS))
 
 
+@pytest.mark.slow
 def test_four_devices(folder):
     code = f"import test_backbones; test_backbones.check_devices({str(folder)!r}); print('passed')"
     environment = {
@@ -140,6 +141,7 @@ def test_full_size(tmp_path):
     assert_same_features(backbone, TorchTowers(state, 12, 8), 4, FULL)
 
 
+@pytest.mark.slow
 def test_batches_change_nothing(backbone, folder):
     pixels, tokens, classes = samples(11)
     other = load_backbone(folder, batch=3)
@@ -154,6 +156,7 @@ def test_batches_change_nothing(backbone, folder):
     assert compiled == [1, 1]
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near(backbone, folder):
     pixels, tokens, _ = samples(5)
     fast = load_backbone(folder, "bfloat16", batch=8)

@@ -17,8 +17,10 @@ from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
 # EWC
 
 
-@pytest.mark.parametrize("mode", ["separate", "online"])
-@pytest.mark.parametrize("fisher", ["batch", "minibatch", "sample"])
+@pytest.mark.parametrize("mode", ["separate", pytest.param("online", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
+)
 def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
     settings = ewc.EwcSettings(coefficient=0.3, memory=16, mode=mode, fisher=fisher, decay=0.5)
     method = ewc.make("ewc", settings)
@@ -57,7 +59,7 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
 
 @pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
 @pytest.mark.parametrize(
-    "fisher", ["batch", pytest.param("minibatch", marks=pytest.mark.slow), "sample"]
+    "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
 )
 def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
     settings = ewc.EwcSettings(memory=128, fisher=fisher, reduction=reduction)

@@ -107,6 +107,7 @@ def test_it_can_be_turned_off(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_says_how_long_it_compiled(tmp_path):
     store = synthetic_stream(tasks=2, classes=4, dimension=8, train=64, test=16)
     path = tmp_path / "store.zip"

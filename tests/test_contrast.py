@@ -120,6 +120,7 @@ def test_learned_numbers_are_differentiated_too(x64, rng):
         np.testing.assert_allclose(slope, (up - down) / (2 * step), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradients_of_gradients(x64, rng):
     general, specific = points(rng, 7, float), points(rng, 7, float)
 

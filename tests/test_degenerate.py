@@ -123,7 +123,7 @@ made = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(made)
 def test_order_of_modalities_and_batches_does_not_matter(made):
     rng = np.random.default_rng(made["seed"])

@@ -191,7 +191,7 @@ def cache(tmp_path_factory):
         "check_meshes()",
         pytest.param("check_method('gem')", marks=pytest.mark.slow),
         pytest.param("check_method('cflat')", marks=pytest.mark.slow),
-        "check_method('vanilla', '2x1', step='minibatch')",
+        pytest.param("check_method('vanilla', '2x1', step='minibatch')", marks=pytest.mark.slow),
         "check_one_all_reduce()",
     ],
 )
@@ -199,6 +199,7 @@ def test_eight_devices(call, cache):
     on_eight_devices(call, cache)
 
 
+@pytest.mark.slow
 def test_resumes_on_another_mesh(tmp_path, cache):
     on_eight_devices(f"check_resume({str(tmp_path / 'out')!r})", cache)
 

@@ -63,7 +63,7 @@ class Stop(Exception):
     pass
 
 
-ALWAYS = ("vanilla", "gem", "dns", "hmcl_ca", "hmcl_rotation")
+ALWAYS = ("gem", "hmcl_rotation")
 
 
 @pytest.fixture(

@@ -126,6 +126,7 @@ def campaign(runs, seed):
     return found
 
 
+@pytest.mark.slow
 def test_a_few_disturbed_runs_end_bitwise_equal():
     campaign(runs=2, seed=1)
 
