@@ -33,7 +33,9 @@ def points(rng, rows, dtype, dim=12):
     return jnp.asarray(rng.normal(size=(rows, dim)), dtype)
 
 
-@pytest.mark.parametrize("valid_rows", [24, 17, 1, 0])
+@pytest.mark.parametrize(
+    "valid_rows", [*(pytest.param(n, marks=pytest.mark.slow) for n in (24, 1)), 17, 0]
+)
 def test_pairs(dtype, rng, valid_rows):
     general, specific = points(rng, 24, dtype), points(rng, 24, dtype)
     valid = np.arange(24) < valid_rows
