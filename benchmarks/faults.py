@@ -50,7 +50,12 @@ REMEDIES = (
     "does not match its checksum",
     "cannot be used",
 )
-HARMLESS = ("Exception ignored in", "RuntimeError: Event loop is closed")
+# Of tracebacks that TensorStore's threads print; the last is all that comes if the process ends.
+HARMLESS = (
+    "Exception ignored in",
+    "RuntimeError: Event loop is closed",
+    "uvloop.loop.Loop.call_soon_threadsafe",
+)
 
 
 class Child:

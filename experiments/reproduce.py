@@ -27,7 +27,7 @@ from paper.compare import as_json, counted, markdown, verdict_rows
 from paper.cost import plan_table
 from paper.needs import lacking
 from paper.page import html
-from paper.plan import NAMES, Item, about_of, known_streams, read_item, streams_of
+from paper.plan import NAMES, Item, Job, about_of, known_streams, read_item, streams_of
 from paper.request import (
     FILES,
     KIND,
@@ -201,11 +201,22 @@ def check_settings(overrides: Sequence[str]) -> None:
 
 
 def check_rows(overrides: Sequence[str], items: Sequence[Item]) -> None:
-    """Refuses settings of methods that no table has.
+    """Refuses settings of methods that no table has, or that make another method of a row.
 
     Raises:
       ConfigError: naming the setting and the rows.
     """
+    for item in items:
+        plain = read_item(item.name, item.stream)
+        for order, labels in plain.jobs.items():
+            for label, job in labels.items():
+                given = item.jobs[order][label]
+                if _kind(given) != _kind(job):
+                    raise ConfigError(
+                        f"--set {' '.join(overrides)}: {label} is {' '.join(_kind(job))} in "
+                        f"{item.name}, not {' '.join(_kind(given))}; experiments/run_stream.py "
+                        "runs whatever you like."
+                    )
     known = {
         name
         for item in items
@@ -218,6 +229,12 @@ def check_rows(overrides: Sequence[str], items: Sequence[Item]) -> None:
         if parts[0] == "methods" and parts[1] not in known:
             listed = ", ".join(sorted(known))
             raise ConfigError(f"--set {text}: no table has {parts[1]!r}; the rows are {listed}.")
+
+
+def _kind(job: Job) -> list[str]:
+    """The method of a run, and its variant if it has one."""
+    described = make_method(job.method, job.settings).described()
+    return [job.method, *([described["variant"]] if "variant" in described else [])]
 
 
 def differs(items: Sequence[Item], users: Mapping[str, str]) -> bool:

@@ -24,7 +24,7 @@ from paper import sections, views  # isort: skip
 from paper.cost import plan_table  # isort: skip
 from paper.needs import lacking  # isort: skip
 from paper.plan import read_item  # isort: skip
-from paper.request import check_folder, check_names  # isort: skip
+from paper.request import check_folder, check_names, store_warnings  # isort: skip
 from paper.runs import run_jobs, unique  # isort: skip
 from paper.sections import Setting, make_section  # isort: skip
 
@@ -153,6 +153,8 @@ def test_an_out_that_cannot_be_written_is_found_first(tmp_path, monkeypatch):
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(RunError, match=r"--out .*choose another --out"):
             check_folder(out)
+    with pytest.raises(RunError, match="--out is empty"):
+        check_folder(Path(""))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "runs").write_text("")
     with pytest.raises(RunError, match="runs is no folder"):
@@ -176,9 +178,23 @@ def test_a_store_given_twice_or_of_another_backbone_is_warned_of(
         assert f"{text}" in told
         assert text in read(tmp_path / "out")["about"]["lead"]
         assert text in read(tmp_path / "out", "md")
-    assert told.count("warning") == 2
     call(monkeypatch, *options[:-1], tmp_path / "once")
-    assert "warning" not in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "one store" not in told
+    assert "right store" not in told
+    for text in ("has no modality but text and image", "lacks 13 of the paper's 15 tasks ("):
+        assert f"warning: --store {NAME}={store} {text}" in told
+        assert text in read(tmp_path / "once")["about"]["lead"]
+    assert "has points in 8 dimensions; the paper's are in 512" in told
+
+
+def test_a_store_of_the_papers_layout_is_not_warned_of(tmp_path):
+    sizes = {"scale": 1e-4, "most_classes": 4}
+    stores = {
+        "meru-l": read_store(hmcl16_store(tmp_path / "a", "meru-l", **sizes)),
+        NAME: read_store(modalities_store(tmp_path / "b", "meru-l", **sizes)),
+    }
+    assert store_warnings({"meru-l": str(tmp_path / "a"), NAME: str(tmp_path / "b")}, stores) == []
 
 
 def part(store, tasks, orders=("canonical",), **changes):
@@ -194,6 +210,8 @@ def part(store, tasks, orders=("canonical",), **changes):
         ("stream='x'", "stream is what a table is of"),
         ("methods.vanilla.method='hmcl_mr'", "methods.vanilla.method is what a table is of"),
         ("methods.derpp.memory=64", "no table has 'derpp'; the rows are"),
+        ("methods.vanilla={method='hmcl_mr'}", "vanilla is vanilla in main, not hmcl_mr"),
+        ("methods.hmcl_mr.variant='ca'", "hmcl_mr is hmcl_mr mr in main, not hmcl_mr ca"),
     ],
 )
 def test_settings_that_make_another_table_are_refused(monkeypatch, tmp_path, setting, message):

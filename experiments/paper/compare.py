@@ -11,13 +11,36 @@ from paper.tables import Number, Table
 
 WIDE = 7  # tables with more columns are turned: their columns become rows
 HOW = (
-    "Each cell is ours, below it the paper's number and the difference. *inside*: the difference "
+    "Each cell is ours, with it the paper's number and the difference. *inside*: the difference "
     "is at most two of the paper's standard deviations; *outside*: it is more. Where the paper "
     "gives no deviation, neither is said."
 )
 OTHER = (
     "These are other data than the paper's: its numbers (of {reference}) stand beside ours to show "
     "the size of its effects, and differences are not judged. What can be compared are the claims."
+)
+# What has no table on the page, and where it is.
+ELSEWHERE = (
+    (
+        "Class tree in the plane with rad. and pair. (fig:imagenet_wordnet_radial_geometry)",
+        "experiments/analyse.py draws it of any folder of runs, with both numbers per method",
+    ),
+    (
+        "Walks from pictures to the root (case studies)",
+        "experiments/analyse.py; single pictures, of which no claim can be judged",
+    ),
+    (
+        "Stability against plasticity (fig:stability_plasticity_sequence)",
+        "experiments/frontier.py draws immediate score against forgetting",
+    ),
+    (
+        "Sizes of the data sets (tab:datasets)",
+        "checked by extract_features.py --suite hmcl16, which refuses other counts",
+    ),
+    (
+        "Differences from vanilla in tab:main_results16",
+        "follow from the rows of the main table; a test recomputes the paper's from its own rows",
+    ),
 )
 
 
@@ -169,7 +192,9 @@ def markdown(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) ->
             for block in table.blocks:
                 title = [f"**{block}**", ""] if len(table.blocks) > 1 else []
                 lines += [*title, markdown_rows(grid(cells, block)), ""]
-    lines += ["## What does not fit together in the paper itself", ""]
+    lines += ["## What else the paper shows", ""]
+    lines += [f"- {what}: {where}" for what, where in ELSEWHERE]
+    lines += ["", "## What does not fit together in the paper itself", ""]
     for found in about["inconsistencies"]:
         lines += [f"- {found['where']}. {found['says']} But: {found['but']}"]
     return "\n".join(lines) + "\n"

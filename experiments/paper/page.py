@@ -8,7 +8,7 @@ import numpy as np
 from hmcl_jax.report.page import Page
 from hmcl_jax.report.widgets import Scale, cards, details, heat_map, paragraph, table
 from paper.claims import by_claim
-from paper.compare import Cell, grid, verdict_rows
+from paper.compare import ELSEWHERE, Cell, grid, verdict_rows
 
 READING = (
     "A claim is a list of comparisons of means over seeds. It holds if all of them do; in brackets "
@@ -64,6 +64,8 @@ def html(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str
             page.add(title, paragraph(f"Not made: {section['missing']}"))
             continue
         page.add(title, *_content(section))
+    elsewhere = [["What", "Where"], *map(list, ELSEWHERE)]
+    page.add("What else the paper shows", table(elsewhere, "Not among the tables above"))
     found = [["Where", "The paper says", "But"]]
     found += [[e["where"], e["says"], e["but"]] for e in about["inconsistencies"]]
     page.add("What does not fit together in the paper itself", table(found, "Inconsistencies"))

@@ -13,6 +13,7 @@ from typing import Any
 from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.config import read_toml
 from hmcl_jax.data.store import Store
+from hmcl_jax.data.suites import SUITES
 from paper.measured import MEASURED
 from paper.plan import CONFIGS
 from paper.runs import RUNS
@@ -61,6 +62,8 @@ def check_folder(out: Path) -> None:
     Raises:
       RunError: naming the path and what to do.
     """
+    if not str(out).strip(". "):
+        raise RunError("--out is empty, or this very folder; name one for the runs and the page.")
     for path in (out, out / RUNS, out / MEASURED):
         if (path.exists() or path.is_symlink()) and not path.is_dir():
             raise RunError(f"--out {out}: {path} is no folder; choose another --out.")
@@ -133,7 +136,7 @@ def _said(values: Sequence[Any] | None) -> str:
 
 
 def store_warnings(paths: Mapping[str, str], stores: Mapping[str, Store]) -> list[str]:
-    """What looks wrong about the stores: given twice, or of another backbone than they are for.
+    """What looks wrong about the stores: given twice, or of another backbone or other tasks.
 
     Args:
       paths: by stream, as given; empty for embedded streams.
@@ -163,6 +166,25 @@ def store_warnings(paths: Mapping[str, str], stores: Mapping[str, Store]) -> lis
                 f"--store {stream}={path} holds features of the backbone {store.backbone!r}, "
                 f"not of {asked}; is it the right store?"
             )
+        found += [f"--store {stream}={path} {what}" for what in _unlike(stream, store)]
+    return found
+
+
+def _unlike(stream: str, store: Store) -> list[str]:
+    """In what a store differs from the paper's stream, so that its numbers do not compare."""
+    wanted = [entry.name for entry in SUITES["hmcl16"]]
+    found = []
+    if stream.endswith("-modalities"):
+        wanted.remove("imagenet")
+        if {"text", "image"} >= {m for task in store for m in (task.general, task.specific)}:
+            found.append("has no modality but text and image.")
+    if lacks := [name for name in wanted if name not in store.orders["canonical"]]:
+        found.append(
+            f"lacks {len(lacks)} of the paper's {len(wanted)} tasks ({', '.join(lacks[:3])}"
+            f"{', ...' if len(lacks) > 3 else ''}): its numbers do not compare with the paper's."
+        )
+    if store.dimension != 512:
+        found.append(f"has points in {store.dimension} dimensions; the paper's are in 512.")
     return found
 
 

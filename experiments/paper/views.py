@@ -58,7 +58,34 @@ class Found:
 
 def make_tables(found: Found) -> list[Table]:
     """The tables of an item; the first is the paper's counterpart."""
-    return SHOWS[found.item.about["show"]](found)
+    made = SHOWS[found.item.about["show"]](found)
+    return [
+        dataclasses.replace(table, unit="; ".join([table.unit, *_convention(found, table)]))
+        for table in made
+    ]
+
+
+def _convention(found: Found, table: Table) -> list[str]:
+    """What else a reader must know of a table: of which task, seeds and settings it is."""
+    about, show = found.item.about, found.item.about["show"]
+    said = []
+    if "task" in about:
+        name = "task" if show in ("placement", "pullback") else "all columns"
+        said.append(f"{name}: of {about['task']}")
+    if show == "pullback":
+        jobs = next(iter(found.item.jobs.values()))
+        said += [
+            f"{name}: beta = {jobs[about[key]].settings['beta']}"
+            for name, key in (("weaker", "chosen"), ("stronger", "stronger"))
+        ]
+    if show == "stages":
+        said.append(f"seed {next(iter(found.rows.values())).seeds[found.place]}")
+    if show == "norms":
+        listed = ", ".join(map(str, next(iter(found.rows.values())).seeds))
+        said.append(f"seeds {listed} (the paper's: {about['seed']} alone)")
+    if show == "time":
+        said.append("the paper's is the mean of three backbones")
+    return said
 
 
 def like_paper(

@@ -131,13 +131,14 @@ def _numeric(body: Sequence[Sequence[object]], column: int) -> bool:
 
 
 def _cell(cell: object) -> object:
-    """A number does not break the line and has a true minus; what is in brackets is smaller."""
+    """A number does not break the line and has a true minus; brackets are smaller, or below it."""
     if isinstance(cell, Markup) or _number(cell) is None:
         return cell
     text = true_minus(str(cell)).replace(" ", "\u00a0")
     main, bracket, rest = text.partition("\u00a0(")
     plain = element("span", main)
-    return join(plain, " ", element("small", f"({rest}")) if bracket else plain
+    below = "below" if len(rest) > 12 else None
+    return join(plain, " ", element("small", f"({rest}", class_=below)) if bracket else plain
 
 
 def facts(pairs: Sequence[tuple[str, object]], caption: str) -> Markup:
