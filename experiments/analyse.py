@@ -9,6 +9,7 @@ of the same stream, order and seeds.
 """
 
 import argparse
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -83,6 +84,16 @@ def find_store(runs: list[str], stream: str | None) -> Store:
     )
 
 
+def check_seed(runs: list[str], seed: int | None) -> None:
+    """Refuses a seed that no run has, before anything is measured."""
+    known: list[int] = []
+    for path in (path for run in runs for path in sorted(Path(run).glob(f"*/{RUN}"))):
+        with contextlib.suppress(RunError, KeyError, TypeError):  # a damaged run is named later
+            known += read_identity(path.parent)["seeds"]
+    if seed is not None and known and seed not in known:
+        raise RunError(f"--seed must be one of {list(dict.fromkeys(known))}, got {seed}.")
+
+
 def make_report(arguments: argparse.Namespace, console: Console) -> None:
     """Analyses runs and writes the report; raises what :func:`main` explains."""
     start = time.perf_counter()
@@ -90,6 +101,7 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
     methods = split("--methods", arguments.methods)
     store = find_store(arguments.runs, arguments.stream)
     check_report(arguments.out, arguments.replace)
+    check_seed(arguments.runs, arguments.seed)
     with AnalysisView(console) as view:
         analysis = analyse(
             arguments.runs, store, methods=methods, anchors=arguments.anchors, listener=view

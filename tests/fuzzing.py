@@ -237,7 +237,59 @@ class Steps:
         assert_same(state, self.states[1])
 
 
-KINDS = {"store": Stores, "config": Configs, "run": Runs, "step": Steps}
+class Records:
+    """What a finished run tells of its tasks, with checksums that are right."""
+
+    def __init__(self, folder: Path) -> None:
+        from hmcl_jax.continual import Schedule, TrainConfig
+        from hmcl_jax.data.synthetic import synthetic_stream
+
+        self.store = synthetic_stream(tasks=2, classes=2, dimension=4, train=8, test=8)
+        self.config = TrainConfig(classification=Schedule(1, 0.01), batch=8)
+        self.whole = folder / "whole"
+        self.go(self.whole, resume=False)
+        self.case(random.Random(0), folder / "first", unharmed=True)
+
+    def go(self, out: Path, resume: bool) -> None:
+        from hmcl_jax.continual import read_runs, run_stream
+
+        found = run_stream(self.store, ["hmcl_mr"], [0, 1], self.config, out=out, resume=resume)[
+            "hmcl_mr"
+        ]
+        assert np.isfinite(found.scores[:, [0, 1, 1], [0, 0, 1]]).all()
+        saved = read_runs(out, self.store)["hmcl_mr"]
+        saved.stopped()
+        saved.heads(2)
+
+    def case(self, chance: random.Random, victim: Path, unharmed: bool = False) -> None:
+        from hmcl_jax.continual.checkpoint import _seal
+        from hmcl_jax.continual.history import pack, unpack
+
+        shutil.copytree(self.whole, victim)
+        file = victim / "hmcl_mr" / "steps" / "2" / "_CHECKPOINT_METADATA"
+        tree = json.loads(file.read_bytes())
+        note = tree["custom_metadata"]
+        record, kind = note["record"], chance.random()
+        if not unharmed and kind < 0.5:
+            at = chance.randrange(2)
+            record["history"][at] = pack(mutate_tree(chance, unpack(record["history"][at])))
+        elif not unharmed and kind < 0.7:
+            at = chance.randrange(2)
+            text = mutate_bytes(chance, record["history"][at].encode())
+            record["history"][at] = text.decode("latin1")
+        elif not unharmed and kind < 0.9:
+            place, seed = chance.choice(JUNK), chance.choice([0, *JUNK])
+            report = {"place": place, "seed": seed, "task": "task1", "epoch": 1, "quantity": "loss"}
+            report |= {"modalities": ["text"], "value": None}
+            record["stopped"] = [mutate_tree(chance, report) if chance.random() < 0.5 else report]
+        elif not unharmed:
+            note["record"] = mutate_tree(chance, record)
+        note["sha256"] = _seal(note)
+        file.write_bytes(as_json(tree))
+        self.go(victim, resume=True)
+
+
+KINDS = {"store": Stores, "config": Configs, "run": Runs, "step": Steps, "record": Records}
 
 
 def listing(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from hmcl_jax.continual.checkpoint import open_run
 
 def identity(store, method, seeds):
     return {
-        "checkpoint_schema": 1,
+        "checkpoint_schema": 2,
         "store": {"name": store.name, "fingerprint": store.fingerprint},
         "method": method,
         "settings": {},
@@ -25,7 +25,7 @@ def save_run(out, store, method, seeds, heads, stopped=()):
         for finished, params in enumerate(heads, 1):
             state = {"params": params, "state": {"moments": np.ones((3, 3), np.float32)}}
             known = stopped if finished == len(heads) else ()
-            record = {"scores": [], "stopped": [dataclasses.asdict(one) for one in known]}
+            record = {"history": [], "stopped": [dataclasses.asdict(one) for one in known]}
             run.save(finished, state, record)
 
 

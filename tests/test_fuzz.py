@@ -21,7 +21,9 @@ def fuzz(kind, seed, count):
     return found
 
 
-@pytest.mark.parametrize(("kind", "count"), [("store", 200), ("config", 200), ("step", 40)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("store", 200), ("config", 200), ("step", 40), ("record", 60)]
+)
 def test_some_mutations(kind, count):
     fuzz(kind, 0, count)
 
@@ -29,7 +31,8 @@ def test_some_mutations(kind, count):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
-    ("kind", "count"), [("store", 1000), ("config", 1000), ("run", 500), ("step", 300)]
+    ("kind", "count"),
+    [("store", 1000), ("config", 1000), ("run", 500), ("step", 300), ("record", 500)],
 )
 def test_five_thousand_mutations(kind, count, seed):
     fuzz(kind, seed, count)

@@ -1,6 +1,7 @@
 """Damaged newest steps, SIGTERM, and the short form of the fault campaign."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,27 @@ def test_a_damaged_newest_step_is_set_aside(path):
             assert_same(run.restore(states[2])[0], states[2])
             run.save(3, states[3], {})
             assert usable_step(run) == 3
+
+
+def test_steps_between_may_have_been_deleted(path):
+    states = saved(path, steps=4)
+    for number in (2, 3):
+        shutil.rmtree(path / "steps" / str(number))
+    flip(path, 4)
+    with resumed(path) as run:
+        with pytest.warns(DamagedStep, match="the run goes on from step 1"):
+            assert usable_step(run) == 1
+        assert_same(run.restore(states[1])[0], states[1])
+        run.save(2, states[2], {})
+
+
+def test_a_lone_damaged_step_means_the_beginning(path):
+    saved(path, steps=3)
+    for number in (1, 2):
+        shutil.rmtree(path / "steps" / str(number))
+    flip(path, 3)
+    with resumed(path) as run, pytest.raises(RunError, match="resume from the beginning"):
+        usable_step(run)
 
 
 @pytest.mark.parametrize(("steps", "damaged"), [(1, (1,)), (3, (2, 3))])

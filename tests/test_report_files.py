@@ -187,6 +187,27 @@ def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
+def test_what_killed_processes_left_is_tidied_up(made, tmp_path, undrawn):
+    _, _, found = made
+    out = tmp_path / "report"
+    write_report(out, found)
+    gone = 2**22 + 1  # beyond the largest number that Linux gives
+    moved, half = (tmp_path / f".report.{kind}-{gone}" for kind in ("old", "partial"))
+    going = tmp_path / f".report.partial-{os.getppid()}"
+    other = tmp_path / ".report.notes-1"
+    out.rename(moved)
+    for folder in (half, going, other):
+        folder.mkdir()
+    with pytest.raises(RunError, match="holds a report already"):
+        write_report(out, found)
+    assert sorted(tmp_path.iterdir()) == sorted([out, going, other])
+    out.rename(moved)
+    write_report(tmp_path / "another", found)
+    assert moved.exists()
+    write_report(out, found, replace=True)
+    assert not moved.exists()
+
+
 @pytest.fixture
 def analyse_command(monkeypatch):
     """experiments/analyse.py, in this process."""
@@ -201,7 +222,7 @@ def analyse_command(monkeypatch):
     return run
 
 
-def test_command_line(made, tmp_path, analyse_command, undrawn, capsys):
+def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypatch):
     folder, _, _ = made
     runs, out = folder / "runs", tmp_path / "report"
     options = (runs, "--stream", folder / "store", "--formats", "svg", "--out", out)
@@ -215,6 +236,7 @@ def test_command_line(made, tmp_path, analyse_command, undrawn, capsys):
     analyse_command(*options, "--replace", "--anchors", "7")
     assert json.loads((out / "analysis.json").read_text())["drift"]["anchors"] == [7, 7, 7]
     assert json.loads(before)["drift"]["anchors"] == [24, 24, 24]
+    monkeypatch.setattr(sys.modules["analyse"], "analyse", None)  # refused before that
     with pytest.raises(SystemExit, match=r"--seed must be one of \[3, 5\], got 4"):
         analyse_command(*options, "--replace", "--seed", "4")
 

@@ -220,10 +220,16 @@ class Run:
             shutil.rmtree(half, ignore_errors=True)
 
 
-def latest_step(steps: Path) -> int | None:
-    """The number of finished tasks in the newest of some steps, None if there is none."""
+def latest_step(steps: Path, below: int | None = None) -> int | None:
+    """The number of finished tasks in the newest of some steps, None if there is none.
+
+    Args:
+      steps: their directory.
+      below: only steps before this one count.
+    """
     names = (step.name for step in steps.glob("*"))
-    return max((int(name) for name in names if re.fullmatch("[1-9][0-9]*", name)), default=None)
+    found = (int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
+    return max((number for number in found if below is None or number < below), default=None)
 
 
 def _claim(root: Path) -> IO[str]:
@@ -393,8 +399,9 @@ def _reading(step: Path, partial: bool = False) -> Iterator[Any]:
     except MemoryError:
         raise
     except Exception as error:
-        before = int(step.name) - 1
-        later = " and those of all later steps" if latest_step(step.parent) != before + 1 else ""
+        number = int(step.name)
+        before = latest_step(step.parent, below=number)
+        later = " and those of all later steps" if latest_step(step.parent) != number else ""
         raise RunError(
             f"Step {step.name} cannot be read: {_reason(error)}. If it is damaged, delete the "
             f"directory {step}{later} and resume from "

@@ -1,6 +1,7 @@
 """Scores of all seeds on the test part of a task."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,14 +18,16 @@ KS = (1, 5, 10)
 
 
 class Evaluator:
-    """Evaluates tasks; keeps their padded test parts.
+    """Evaluates tasks; keeps their padded test parts on the device.
 
     Args:
       K: squared radius of the hyperboloid.
+      device_memory: MiB that may be kept there; the tests of further tasks are sent every time.
     """
 
-    def __init__(self, K: float) -> None:
+    def __init__(self, K: float, device_memory: float = 2048.0) -> None:
         self.K = K
+        self._room = device_memory * 2**20
         self._tests: dict[str, Any] = {}
 
     def __call__(self, params: Heads, task: Task) -> dict[str, np.ndarray]:
@@ -33,10 +36,24 @@ class Evaluator:
         Top-1 for classification (and its mean over classes, ``top1_macro``); for retrieval the
         mean of R@5 in both directions (and R@1, R@5 and R@10 in each).
         """
+        return self.all(params, [task])[0]
+
+    def all(self, params: Heads, tasks: Sequence[Task]) -> list[dict[str, np.ndarray]]:
+        """The measures of several tasks, which are waited for together."""
+        found = []
+        for task in tasks:
+            measured = self._start(params, task)
+            kept = task.name in self._tests
+            found.append(measured if kept else jax.device_get(measured))  # one such at a time
+        return [
+            {name: np.asarray(values, float) for name, values in measured.items()}
+            for measured in jax.device_get(found)
+        ]
+
+    def _start(self, params: Heads, task: Task) -> dict[str, jax.Array]:
         program = _classify if task.kind == "classification" else _retrieve
         heads = params[task.general], params[task.specific]
-        found = program(*heads, self._test(task), K=self.K)
-        return {name: np.asarray(values, float) for name, values in jax.device_get(found).items()}
+        return program(*heads, self._test(task), K=self.K)
 
     def predictions(self, params: Heads, task: Task) -> np.ndarray:
         """The class that each test sample of a classification task is given, ``(seeds, n)``."""
@@ -47,8 +64,14 @@ class Evaluator:
         return np.asarray(found)[:, : task.size("test")]
 
     def _test(self, task: Task) -> dict[str, Any]:
-        if task.name not in self._tests:
-            self._tests[task.name] = jax.device_put(_padded_test(task))
+        if task.name in self._tests:
+            return self._tests[task.name]
+        test = _padded_test(task)
+        size = sum(array.nbytes for array in test.values())
+        if size > self._room:
+            return test
+        self._room -= size
+        self._tests[task.name] = jax.device_put(test)
         return self._tests[task.name]
 
 

@@ -75,6 +75,33 @@ class Stopped:
         return f"seed {self.seed} stopped on task {self.task!r}, {when}: the {what} {how}"
 
 
+def read_stopped(name: str, found: Any, seeds: int) -> tuple[Stopped, ...]:
+    """Reports as they are kept in files.
+
+    Args:
+      name: of what is read, for messages.
+      found: a list of tables, of :func:`dataclasses.asdict`.
+      seeds: how many the run has.
+
+    Raises:
+      ValueError: if these are no such reports.
+    """
+    try:
+        stopped = tuple(Stopped(**{**one, "modalities": tuple(one["modalities"])}) for one in found)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{name} must be a list of reports on seeds ({error!r})") from error
+    for one in stopped:
+        if type(one.place) is not int or not 0 <= one.place < seeds:
+            raise ValueError(f"{name} must name places of seeds, got {one.place!r}")
+        if not (isinstance(one.task, str) and isinstance(one.quantity, str)) or not all(
+            isinstance(modality, str) for modality in one.modalities
+        ):
+            raise ValueError(f"{name} must name tasks, quantities and modalities, got {one!r:.200}")
+        if type(one.epoch) is not int or type(one.value) not in (int, float, type(None)):
+            raise ValueError(f"{name} must have numbers for epoch and value, got {one!r:.200}")
+    return stopped
+
+
 class BadNumbers(RuntimeWarning):
     """Some seeds of a run were stopped, or steps skipped; the others went on."""
 

@@ -7,7 +7,7 @@ something else is wrong, such as a disk or a missing package, and nothing is mov
 import warnings
 from pathlib import Path
 
-from hmcl_jax.continual.checkpoint import Run, RunError, read_arrays, read_note
+from hmcl_jax.continual.checkpoint import Run, RunError, latest_step, read_arrays, read_note
 
 ASIDE = "damaged"
 
@@ -46,21 +46,21 @@ def usable_step(run: Run) -> int | None:
     try:
         _check(step)
     except RunError as error:
-        before = run.steps / str(newest - 1)
-        if not before.is_dir():
+        before = latest_step(run.steps, below=newest)
+        if before is None:
             raise
         try:
-            _check(before)
+            _check(run.steps / str(before))
         except RunError:
             raise error from None
         aside = _set_aside(step)
         warnings.warn(
             f"Step {newest} of {run.steps} is damaged and was renamed {aside.name}; the run goes "
-            f"on from step {newest - 1}. What was found: {error}",
+            f"on from step {before}. What was found: {error}",
             DamagedStep,
             stacklevel=2,
         )
-        return newest - 1
+        return before
     return newest
 
 
@@ -81,5 +81,5 @@ def _set_aside(step: Path) -> Path:
     except OSError as error:
         raise RunError(
             f"{step} is damaged and cannot be renamed: {error.strerror}. Delete it and resume from "
-            f"step {int(step.name) - 1}."
+            f"step {latest_step(step.parent, below=int(step.name))}."
         ) from error

@@ -28,10 +28,10 @@ from hmcl_jax.continual.guard import (
     clean_state,
     find_stopped,
     note_stopped,
+    read_stopped,
     warn_skipped,
-    with_nan,
-    without_nan,
 )
+from hmcl_jax.continual.history import check_entry, pack, unpack
 from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo
 from hmcl_jax.continual.pairs import training_pairs
@@ -48,7 +48,7 @@ from hmcl_jax.evaluation import is_complete
 from hmcl_jax.head import identity_head
 
 SEEDS = (42, 123, 456, 789, 1024)  # the paper's
-CHECKPOINT_SCHEMA = 1
+CHECKPOINT_SCHEMA = 2
 LAYOUT = ("seed_axis", "device_memory", "mesh")  # how seeds are laid out and fed
 ADDED = ("on_bad", "spike")  # settings that runs of earlier versions do not name
 Listener = Callable[["Event"], None]
@@ -167,7 +167,7 @@ def run_stream(
         check_mesh(own_config(config, method), len(seeds))
     identities = {method.name: _identity(store, method, seeds, config, tasks) for method in records}
     check_same([identities, dataclasses.asdict(config), out is None, resume])
-    evaluator = Evaluator(store.K)
+    evaluator = Evaluator(store.K, config.device_memory)
     results = {}
     with contextlib.ExitStack() as stack:
         runs: dict[str, Run | SharedRun] = {}
@@ -234,10 +234,7 @@ class Learner:
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
         self.stopped: list[Stopped] = []
-        self.details: list[list[dict[str, list[float]]]] = []
-        self.losses: list[list[list[float]]] = []
-        self.seconds: list[dict[str, float]] = []
-        self.logs: list[dict[str, list[float]]] = []
+        self.history: list[str] = []  # what happened in every finished task, packed
         self.params: Heads = {}
         self.opt_state: Any = None
         self.state: MethodState | None = None
@@ -250,13 +247,14 @@ class Learner:
         for index in range(finished, count):
             task = self.tasks[index]
             self.tell(Event("task", self.method.name, task.name, index, count))
-            self._learn_task(index)
+            entry = self._learn_task(index)
+            self.history.append(pack(entry))
             if run is not None:
                 run.save(index + 1, self._saved(), self._record())
             going = ~self.bad if not self.bad.all() else self.bad
             log = {
                 figure: float(np.mean(np.asarray(values)[going]))
-                for figure, values in self.logs[-1].items()
+                for figure, values in entry["logs"].items()
                 if np.ndim(values) == 1  # one per task; curves are for the report
             }
             about = (self.method.name, task.name, index + 1, count)
@@ -264,6 +262,7 @@ class Learner:
         if not self.knobs and not np.all(is_complete(self.scores[~self.bad])):
             raise FloatingPointError(f"{self.method.name} gave scores that are not finite.")
         self.tell(Event("done", self.method.name, "", count, count, self.scores.copy()))
+        entries = [unpack(text) for text in self.history]
         return StreamResult(
             method=self.method.name,
             settings=self.method.described(),
@@ -271,10 +270,10 @@ class Learner:
             kinds=tuple(task.kind for task in self.tasks),
             seeds=self.seeds,
             scores=self.scores,
-            details=self.details,
-            losses=self.losses,
-            seconds=self.seconds,
-            logs=self.logs,
+            details=[entry["details"] for entry in entries],
+            losses=[entry["losses"] for entry in entries],
+            seconds=[entry["seconds"] for entry in entries],
+            logs=[entry["logs"] for entry in entries],
             heads=self.params,
             programs=self.fitter.compilations(),
             stopped=tuple(self.stopped),
@@ -318,7 +317,8 @@ class Learner:
         else:
             self.state = self.method.widen(self.state, self.params)
 
-    def _learn_task(self, index: int) -> None:
+    def _learn_task(self, index: int) -> dict[str, Any]:
+        """Learns a task and scores all that were seen; returns what happened."""
         start = time.perf_counter()
         self._meet(index)
         assert self.state is not None
@@ -333,23 +333,24 @@ class Learner:
         )
         losses = np.asarray(fitted.losses, float)
         self._accept(fitted, losses, task)
-        self.losses.append(losses.tolist())
         self.state = self.method.end_task(self.state, self.params, self._end(index, info))
         self._accept_state(task)
         jax.block_until_ready((self.params, self.state))
         figures = {**fitted.figures, **self.method.log(self.state, fitted)}
-        self.logs.append({name: np.asarray(x, float).tolist() for name, x in figures.items()})
         learned = time.perf_counter()
         row = []
-        for seen in range(index + 1):
-            measured = self.evaluator(self.params, self.tasks[seen])
+        for seen, measured in enumerate(self.evaluator.all(self.params, self.tasks[: index + 1])):
             self.scores[:, index, seen] = np.where(self.bad, np.nan, measured["score"])
             row.append(
                 {name: np.where(self.bad, np.nan, x).tolist() for name, x in measured.items()}
             )
-        self.details.append(row)
         done = time.perf_counter()
-        self.seconds.append({"learn": learned - start, "evaluate": done - learned})
+        return {
+            "details": row,
+            "losses": losses.tolist(),
+            "seconds": {"learn": learned - start, "evaluate": done - learned},
+            "logs": {name: np.asarray(x, float).tolist() for name, x in figures.items()},
+        }
 
     def _accept(self, fitted: Fitted, losses: np.ndarray, task: Task) -> None:
         """Takes over what was learned, of the seeds whose numbers are good."""
@@ -376,7 +377,7 @@ class Learner:
         check_finite(self.method.name, task.name, (self.params, self.state))
 
     def _epoch(self, number: int, count: int) -> None:
-        task = self.tasks[len(self.details)].name
+        task = self.tasks[len(self.history)].name
         self.tell(Event("epoch", self.method.name, task, number, count))
 
     def _optimizer(self, index: int) -> Any:
@@ -408,17 +409,13 @@ class Learner:
         """What a checkpoint holds."""
         saved = {"params": self.params, "state": self.state}
         if not self.config.reset_optimizer:
-            tx = self.method.transform(self.config, self._info(len(self.details) - 1))
+            tx = self.method.transform(self.config, self._info(len(self.history) - 1))
             saved["opt_state"] = _carried(self.opt_state, jax.vmap(tx.init)(self.params))
         return saved
 
     def _record(self) -> dict[str, Any]:
         return {
-            "scores": without_nan(self.scores.tolist()),
-            "details": without_nan(self.details),
-            "losses": without_nan(self.losses),
-            "seconds": self.seconds,
-            "logs": without_nan(self.logs),
+            "history": self.history,
             "stopped": [dataclasses.asdict(stopped) for stopped in self.stopped],
         }
 
@@ -429,7 +426,7 @@ class Learner:
             return 0
         for index in range(finished):  # heads appear in the order in which they did
             self._meet(index)
-            self.details.append([])
+            self.history.append("")
         self.opt_state = self._optimizer(finished - 1)
         saved, record = run.restore(self._saved())
         self.params, self.state = saved["params"], saved["state"]
@@ -445,15 +442,20 @@ class Learner:
 
     def _read(self, record: Mapping[str, Any]) -> None:
         """Takes over what :meth:`_record` has made."""
-        self.scores = np.array(with_nan(record["scores"]))
-        self.details, self.losses = with_nan(record["details"]), with_nan(record["losses"])
-        self.seconds, self.logs = record["seconds"], with_nan(record["logs"])
-        self.stopped = [
-            Stopped(**{**found, "modalities": tuple(found["modalities"])})
-            for found in record.get("stopped", [])
-        ]
-        if self.scores.shape != (len(self.seeds), len(self.tasks), len(self.tasks)):
-            raise ValueError(f"its scores have shape {self.scores.shape}")
+        history = record["history"]
+        if not isinstance(history, list) or len(history) != len(self.history):
+            raise ValueError(f"it does not tell of {len(self.history)} tasks")
+        seeds = len(self.seeds)
+        for index, text in enumerate(history):
+            entry = unpack(text)
+            check_entry(f"task {index + 1}", entry, seeds, index)
+            row = [cell["score"] for cell in entry["details"]]
+            self.scores[:, index, : index + 1] = np.transpose(row)
+        self.history = history
+        self.stopped = list(read_stopped("stopped", record["stopped"], seeds))
+        known = np.isfinite(self.scores[:, : len(history)]).sum(axis=(1, 2))
+        if np.any(known[~self.bad] != len(history) * (len(history) + 1) // 2):
+            raise ValueError("some of its scores are not finite")
 
 
 def _carried(old: Any, fresh: Any) -> Any:

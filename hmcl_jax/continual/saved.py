@@ -24,7 +24,7 @@ from hmcl_jax.continual.checkpoint import (
     read_identity,
     read_note,
 )
-from hmcl_jax.continual.guard import Stopped
+from hmcl_jax.continual.guard import Stopped, read_stopped
 from hmcl_jax.data.store import Store
 
 HEADS = "state['params']["
@@ -66,15 +66,15 @@ class SavedRun:
         if not self.finished:
             return ()
         step = self.path / STEPS / str(self.finished)
+        return self._stopped_until(step, read_note(step))
+
+    def _stopped_until(self, step: Path, note: Mapping[str, Any]) -> tuple[Stopped, ...]:
         try:
-            return tuple(
-                Stopped(**{**found, "modalities": tuple(found["modalities"])})
-                for found in read_note(step)["record"].get("stopped", [])
-            )
-        except (KeyError, TypeError) as error:
+            return read_stopped("stopped", note["record"].get("stopped", []), len(self.seeds))
+        except ValueError as error:
             raise RunError(
-                f"{step} does not say which seeds were stopped ({error!r}); run again with "
-                "another --out."
+                f"{step} does not say which seeds were stopped: {error}; run again with another "
+                "--out."
             ) from error
 
     def heads(self, finished: int | None = None) -> dict[str, np.ndarray]:
@@ -118,7 +118,7 @@ class SavedRun:
         if not names:
             raise RunError(f"{step} holds no heads; run again with another --out.")
         arrays = read_arrays(step, names, partial=True)
-        stopped = [found["place"] for found in note["record"].get("stopped", [])]
+        stopped = [found.place for found in self._stopped_until(step, note)]
         if stopped:
             arrays = {name: np.array(array) for name, array in arrays.items()}
             for array in arrays.values():

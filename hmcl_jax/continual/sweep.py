@@ -75,7 +75,7 @@ def run_sweep(
     base = tables[0].get("method", name)
     tasks = check_order(store, order)
     store.validate()
-    evaluator = Evaluator(store.K)
+    evaluator = Evaluator(store.K, config.device_memory)
     groups: dict[str, list[int]] = {}
     for place, method in enumerate(methods):
         described = method.described()

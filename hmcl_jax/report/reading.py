@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hmcl_jax.continual.checkpoint import RunError
-from hmcl_jax.continual.guard import Stopped, with_nan
+from hmcl_jax.continual.guard import read_stopped, with_nan
+from hmcl_jax.continual.history import FORMS, in_short, mapping, numbers
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import is_complete
 
@@ -70,13 +71,13 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
     wrong = {}
     try:
         found = json.loads(path.read_text("utf8"))
-        about, versions = (_mapping(key, found.get(key, {})) for key in ("about", "versions"))
+        about, versions = (mapping(key, found.get(key, {})) for key in ("about", "versions"))
         shared = {key: _listed(key, found[key], kind) for key, kind in SHARED.items()}
         if len(shared["kinds"]) != len(shared["tasks"]):
             raise ValueError(f"{len(shared['kinds'])} kinds of {len(shared['tasks'])} tasks")
         results = {}
-        for name, entry in _mapping("methods", found["methods"]).items():
-            results[name] = _result(name, _mapping(name, entry), shared)
+        for name, entry in mapping("methods", found["methods"]).items():
+            results[name] = _result(name, mapping(name, entry), shared)
         if not results:
             raise ValueError("it names no method")
     except (*DAMAGE, OSError) as error:
@@ -108,42 +109,15 @@ def stream_of(folder: str | os.PathLike[str]) -> str | None:
     return stream if isinstance(stream, str) else None
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object, got {_kind(value)}")
-    return value
-
-
 def _listed(name: str, values: Any, kind: type) -> tuple[Any, ...]:
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        raise TypeError(f"{name} must be a list of {kind.__name__}, got {_kind(values)}")
+        raise TypeError(f"{name} must be a list of {kind.__name__}, got {in_short(values)}")
     return tuple(values)
-
-
-def _kind(value: Any) -> str:
-    """A value in few letters."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def _numbers(name: str, values: Any, shape: Sequence[int | None]) -> np.ndarray:
-    """An array of numbers, NaN for null; None in the shape is any length."""
-    array = np.array(values, object)
-    fits = array.ndim == len(shape) and all(
-        wanted in (None, got) for wanted, got in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise ValueError(f"{name} must be numbers of shape ({wanted}), got shape {array.shape}")
-    for value in array.flat:
-        if value is not None and type(value) not in (int, float):
-            raise TypeError(f"{name} must be numbers, got {_kind(value)}")
-    return array.astype(np.float64)
 
 
 def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> StreamResult:
     seeds, tasks = len(shared["seeds"]), len(shared["tasks"])
-    scores = _numbers(f"scores of {name}", entry["scores"], (seeds, tasks, tasks))
+    scores = numbers(f"scores of {name}", entry["scores"], (seeds, tasks, tasks))
     blank: list[Any] = [{} for _ in range(tasks)]
     lists: dict[str, Any] = {}
     for key in ("details", "losses", "logs", "seconds"):
@@ -152,18 +126,12 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
             raise ValueError(f"{key} of {name} must be a list of {tasks} entries")
         for t, held in enumerate(values):
             if held:
-                _FORMS[key](f"{key} of {name}, task {t + 1},", held, seeds, t)
+                FORMS[key](f"{key} of {name}, task {t + 1},", held, seeds, t)
         lists[key] = values if key == "seconds" else with_nan(values)
-    stopped = tuple(
-        Stopped(**{**one, "modalities": tuple(one["modalities"])})
-        for one in entry.get("stopped") or []
-    )
-    for one in stopped:
-        if type(one.place) is not int or not 0 <= one.place < seeds:
-            raise ValueError(f"stopped of {name} must name places of seeds, got {one.place!r}")
+    stopped = read_stopped(f"stopped of {name}", entry.get("stopped") or [], seeds)
     return StreamResult(
         method=name,
-        settings=_mapping(f"settings of {name}", entry.get("settings") or {}),
+        settings=mapping(f"settings of {name}", entry.get("settings") or {}),
         scores=scores,
         heads={},
         programs=int(entry.get("programs") or 0),
@@ -171,35 +139,3 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
         **lists,
         **shared,
     )
-
-
-def _check_details(name: str, held: Any, seeds: int, t: int) -> None:
-    if not isinstance(held, list) or len(held) != t + 1:
-        raise ValueError(f"{name} must be a list of {t + 1} entries")
-    for cell in held:
-        for measure, values in _mapping(name, cell).items():
-            _numbers(f"{name} {measure}", values, (seeds,))
-
-
-def _check_losses(name: str, held: Any, seeds: int, t: int) -> None:
-    _numbers(name, held, (seeds, None))
-
-
-def _check_logs(name: str, held: Any, seeds: int, t: int) -> None:
-    for figure, values in _mapping(name, held).items():
-        deep = isinstance(values, list) and bool(values) and isinstance(values[0], list)
-        _numbers(f"{name} {figure}", values, (seeds, None) if deep else (seeds,))
-
-
-def _check_seconds(name: str, held: Any, seeds: int, t: int) -> None:
-    for what, value in _mapping(name, held).items():
-        if type(value) not in (int, float):
-            raise TypeError(f"{name} {what} must be a number, got {_kind(value)}")
-
-
-_FORMS = {
-    "details": _check_details,
-    "losses": _check_losses,
-    "logs": _check_logs,
-    "seconds": _check_seconds,
-}

@@ -1,0 +1,132 @@
+"""What happened in each task of a run, packed: a run keeps it for all tasks, in every checkpoint.
+
+After task t a run has scored t tasks, so its scores grow with the square of the stream. As Python
+objects those of 200 tasks take a hundred MiB and seconds to write; packed once, at the end of their
+task, they are text of some kilobytes that is only copied from then on.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+LARGEST = 2**26  # bytes of one unpacked entry; what unpacks to more is no entry of ours
+
+
+def pack(entry: Mapping[str, Any]) -> str:
+    """What happened in a task, as text.
+
+    Args:
+      entry: plain data as JSON has it, and numbers that are not finite.
+
+    Example:
+      >>> from hmcl_jax.continual.history import pack, unpack
+      >>> unpack(pack({"losses": [0.5, float("nan")]}))
+      {'losses': [0.5, nan]}
+    """
+    return base64.b64encode(zlib.compress(json.dumps(entry).encode("ascii"))).decode("ascii")
+
+
+def unpack(text: str) -> dict[str, Any]:
+    """The entry that :func:`pack` was given, number by number.
+
+    Args:
+      text: of :func:`pack`.
+
+    Raises:
+      ValueError: if it is of something else.
+    """
+    try:
+        stream = zlib.decompressobj()
+        data = stream.decompress(base64.b64decode(text, validate=True), LARGEST)
+        if not stream.eof:
+            raise ValueError("it is cut off, or too large")
+        return mapping("it", json.loads(data))
+    except (TypeError, ValueError, RecursionError, zlib.error) as error:
+        raise ValueError(f"what is kept of a task cannot be read: {error}") from error
+
+
+def check_entry(name: str, entry: Mapping[str, Any], seeds: int, t: int) -> None:
+    """Refuses what does not have the form of an entry.
+
+    Args:
+      name: of the entry, for messages.
+      entry: as unpacked.
+      seeds: how many the run has.
+      t: place of the task in the stream, from 0.
+
+    Raises:
+      ValueError, TypeError: they say what should be where.
+    """
+    if set(entry) != set(FORMS):
+        raise ValueError(f"{name} must hold {', '.join(sorted(FORMS))}, got {in_short([*entry])}")
+    for key, check in FORMS.items():
+        check(f"{key} of {name}", entry[key], seeds, t)
+    if not all("score" in cell for cell in entry["details"]):
+        raise ValueError(f"details of {name} must have a score for every task")
+
+
+def in_short(value: Any) -> str:
+    """A value in few letters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """`value`, if it is a table."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be an object, got {in_short(value)}")
+    return value
+
+
+def numbers(name: str, values: Any, shape: Sequence[int | None]) -> np.ndarray:
+    """An array of numbers, NaN for null; None in the shape is any length."""
+    array = np.array(values, object)
+    fits = array.ndim == len(shape) and all(
+        wanted in (None, got) for wanted, got in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} must be numbers of shape ({wanted}), got shape {array.shape}")
+    for value in array.flat:
+        if value is not None and type(value) not in (int, float):
+            raise TypeError(f"{name} must be numbers, got {in_short(value)}")
+    try:
+        return array.astype(np.float64)
+    except OverflowError as error:
+        raise ValueError(f"{name} must be numbers that a float can hold: {error}") from error
+
+
+def _check_details(name: str, held: Any, seeds: int, t: int) -> None:
+    if not isinstance(held, list) or len(held) != t + 1:
+        raise ValueError(f"{name} must be a list of {t + 1} entries")
+    for cell in held:
+        for measure, values in mapping(name, cell).items():
+            numbers(f"{name} {measure}", values, (seeds,))
+
+
+def _check_losses(name: str, held: Any, seeds: int, t: int) -> None:
+    numbers(name, held, (seeds, None))
+
+
+def _check_logs(name: str, held: Any, seeds: int, t: int) -> None:
+    for figure, values in mapping(name, held).items():
+        deep = isinstance(values, list) and bool(values) and isinstance(values[0], list)
+        numbers(f"{name} {figure}", values, (seeds, None) if deep else (seeds,))
+
+
+def _check_seconds(name: str, held: Any, seeds: int, t: int) -> None:
+    for what, value in mapping(name, held).items():
+        if type(value) not in (int, float):
+            raise TypeError(f"{name} {what} must be a number, got {in_short(value)}")
+
+
+FORMS = {
+    "details": _check_details,
+    "losses": _check_losses,
+    "logs": _check_logs,
+    "seconds": _check_seconds,
+}
