@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 WORKERS ?= 2
+SPREAD = -n $(WORKERS) --dist loadfile
+# The default tests mostly wait for the compiler, so it optimises less; test-all and test-ends let it.
+QUICKLY = JAX_PLATFORMS=cpu JAX_DISABLE_MOST_OPTIMIZATIONS=1
 
 .PHONY: stream reproduce test test-all test-ends coverage bench mutation docs lint format clean
 OUT ?= runs/pocket
@@ -22,10 +25,10 @@ reproduce: $(STAMP)  ## every table of the paper on the embedded streams; goes o
 	$(BIN)/python experiments/reproduce.py --all --stream pocket --out runs/reproduced $(ARGS)
 
 test: $(STAMP)  ## the default suite
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+	$(QUICKLY) $(BIN)/python -m pytest $(SPREAD) -m 'not slow'
 
 test-all: $(STAMP)  ## the default suite and the slow tests
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS)
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(SPREAD)
 
 test-ends:  ## a part of it with the oldest and with the newest packages, where there is a Python
 	WORKERS=$(WORKERS) .ci/test_end oldest
@@ -33,7 +36,7 @@ test-ends:  ## a part of it with the oldest and with the newest packages, where 
 
 coverage: $(STAMP)  ## lines of the package that the default suite runs; fails below 95 %
 	$(BIN)/python -m pip install --quiet 'coverage>=7.10' 'pytest-cov>=7'
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' --cov
+	$(QUICKLY) $(BIN)/python -m pytest $(SPREAD) -m 'not slow' --cov
 
 BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers faults long_stream
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md

@@ -20,6 +20,13 @@ def compilation_cache(tmp_path_factory):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Thousands of small programs in one process would slow down all that comes after them."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
     """Runs a test in float32, and again in float64 with x64 enabled."""
