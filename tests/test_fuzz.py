@@ -22,7 +22,7 @@ def fuzz(kind, seed, count):
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("store", 200), ("config", 200), ("step", 40), ("record", 60)]
+    ("kind", "count"), [("store", 200), ("config", 200), ("step", 40), ("record", 20)]
 )
 def test_some_mutations(kind, count):
     fuzz(kind, 0, count)

@@ -134,6 +134,7 @@ def test_licences_are_listed():
         assert source.licence in page
 
 
+@pytest.mark.slow
 def test_the_penalty_of_ewc_is_felt(store):
     """With its default, on the first two tasks: neither nothing nor everything."""
     order = ["cifar10", "tux-photos"]

@@ -126,6 +126,7 @@ def test_heads_are_made_when_a_modality_appears(method, tmp_path):
         assert not same(whole.heads["text"], result.heads["text"])
 
 
+@pytest.mark.slow
 def test_any_two_modalities_pair():
     store = small(tasks=1)
     task = dataclasses.replace(store.tasks[0], general="audio", specific="thermal")

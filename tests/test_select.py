@@ -64,6 +64,7 @@ def test_all_combinations_and_what_is_no_grid():
             select_settings.points(wrong)
 
 
+@pytest.mark.slow
 def test_the_winner_is_fixed_and_run_with_all_seeds(tmp_path, monkeypatch, stream, capsys):
     out = tmp_path / "out"
     call(monkeypatch, stream, "--then-run", out)

@@ -64,6 +64,7 @@ def test_points_that_differ_elsewhere_run_one_after_the_other(stream):
         np.testing.assert_allclose(found.heads["image"], W, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_point_that_diverges_leaves_the_others_alone(stream):
     points = [{"alpha": 0.1}, {"alpha": 3e38}, {"alpha": 0.1}]
     first, diverged, third = run_sweep(stream, "derpp", points, [0], FAST)
