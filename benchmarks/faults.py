@@ -397,6 +397,8 @@ def campaign(folder: Path, runs: int, seed: int, log: Path | None) -> list[dict[
         if found[-1]["wrong"] or found[-1]["lost"] or found[-1]["different"]:
             print(f"run {number}, {kind}: {json.dumps(found[-1])}", flush=True)
         shutil.rmtree(case.folder)
+        if (number + 1) % 10 == 0:
+            print(f"{number + 1} of {runs} runs", file=sys.stderr, flush=True)
         if log:
             log.write_text(json.dumps({"seed": seed, "runs": found}, indent=1))
     return found

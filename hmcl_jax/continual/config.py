@@ -106,7 +106,7 @@ class TrainConfig:
       seed_axis: how seeds run side by side: ``"vmap"``, ``"map"`` (one after the other in one
         program), ``"loop"`` (one program per seed) or ``"auto"``, which measurements chose.
       device_memory: MiB that a task's features may take on the device; larger tasks stay on the
-        host and are fed in chunks.
+        host and are fed in chunks. Test parts of all tasks together may take as much again.
       mesh: devices that share the work, ``"2x4"`` for two groups that share the seeds, of four each
         that share the minibatches of a step; see :mod:`hmcl_jax.continual.mesh`.
       on_bad: what happens to a seed whose gradient is not finite: ``"stop"``, or ``"skip"`` the
