@@ -50,12 +50,6 @@ REMEDIES = (
     "does not match its checksum",
     "cannot be used",
 )
-# Of tracebacks that TensorStore's threads print; the last is all that comes if the process ends.
-HARMLESS = (
-    "Exception ignored in",
-    "RuntimeError: Event loop is closed",
-    "uvloop.loop.Loop.call_soon_threadsafe",
-)
 
 
 class Child:
@@ -189,9 +183,8 @@ class Case:
         self.figures["warned"] += "is damaged and was renamed" in said
         if code == 1 and any(text in said for text in REMEDIES) and "Traceback" not in said:
             self.figures["explained"] += 1
-        # A Ctrl-C that strikes while Python collects garbage is printed and forgotten, and
-        # TensorStore's threads complain when the first damaged array has ended the reading.
-        elif code not in expected or said.count("Traceback") > sum(map(said.count, HARMLESS)):
+        # A Ctrl-C that strikes while Python collects garbage is printed and forgotten.
+        elif code not in expected or said.count("Traceback") > said.count("Exception ignored in"):
             self.wrong.append(f"code {code}: {said[-1500:]}")
         return code
 

@@ -152,8 +152,8 @@ import numpy as np
 from hmcl_jax.continual.checkpoint import RunError
 from run_directories import assert_same, begun
 
-small = {f"W{i}": np.ones((64, 64)) for i in range(4)}
-large = {f"W{i}": np.random.default_rng(i).normal(size=(64, 64)) for i in range(4)}
+small = {f"W{i}": np.ones((64, 64)) for i in range(30)}
+large = {f"W{i}": np.random.default_rng(i).normal(size=(64, 64)) for i in range(30)}
 with begun(sys.argv[1]) as run:
     run.save(1, small, {})
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -174,7 +174,7 @@ def test_files_that_cannot_grow_are_a_full_disk(path):
     out, err = output(python(LIMITED, path))
     assert out.startswith("Step 2 could not be saved in ")
     assert "the disk is full or a quota is reached (File too large)" in out
-    assert "absl" not in err
+    assert err == ""
 
 
 # Crashes

@@ -1,8 +1,8 @@
 """What happened in each task of a run, packed: a run keeps it for all tasks, in every checkpoint.
 
 After task t a run has scored t tasks, so its scores grow with the square of the stream. As Python
-objects those of hundreds of tasks take much memory, and seconds to write; packed once, at the end of
-their task, they are text of some kilobytes that is only copied from then on.
+objects those of hundreds of tasks take much memory, and seconds to write; packed once, at the end
+of their task, they are text of some kilobytes that is only copied from then on.
 """
 
 import base64

@@ -1,0 +1,48 @@
+"""What threads print of closed event loops, and what they still print."""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hmcl_jax.continual.quiet import ignore_closed_loops
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """What reaches the hook that was there before ours."""
+    found = []
+    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    ignore_closed_loops()
+    return found
+
+
+def test_closed_loops_are_not_printed(printed):
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(RuntimeError) as caught:
+        loop.call_soon_threadsafe(print)
+    sys.unraisablehook(SimpleNamespace(exc_value=caught.value, object=None))
+    assert printed == []
+
+
+@pytest.mark.parametrize(
+    ("error", "thing"),
+    [
+        (RuntimeError("Event loop is closed"), print),
+        (RuntimeError("Event loop"), None),
+        (OSError("Event loop is closed"), None),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_all_else_is(printed, error, thing):
+    unraisable = SimpleNamespace(exc_value=error, object=thing)
+    sys.unraisablehook(unraisable)
+    assert printed == [unraisable]
+
+
+def test_once_is_enough(printed):
+    hook = sys.unraisablehook
+    ignore_closed_loops()
+    assert sys.unraisablehook is hook
