@@ -10,6 +10,7 @@ of the same stream, order and seeds.
 
 import argparse
 import contextlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -75,7 +76,8 @@ def find_store(runs: list[str], stream: str | None) -> Store:
     pocket = load_pocket()
     for path in sorted(Path(runs[0]).glob(f"*/{RUN}")):
         identity = read_identity(path.parent)
-        if identity.get("store", {}).get("fingerprint") == pocket.fingerprint:
+        named = identity.get("store")
+        if isinstance(named, dict) and named.get("fingerprint") == pocket.fingerprint:
             return pocket
     if (Path(runs[0]) / "results.json").exists():
         read_results(runs[0])  # says what is wrong with it, if that is why
@@ -89,7 +91,7 @@ def check_seed(runs: list[str], seed: int | None) -> None:
     known: list[int] = []
     for path in (path for run in runs for path in sorted(Path(run).glob(f"*/{RUN}"))):
         with contextlib.suppress(RunError, KeyError, TypeError):  # a damaged run is named later
-            known += read_identity(path.parent)["seeds"]
+            known += [s for s in read_identity(path.parent)["seeds"] if isinstance(s, int)]
     if seed is not None and known and seed not in known:
         raise RunError(f"--seed must be one of {list(dict.fromkeys(known))}, got {seed}.")
 
@@ -133,6 +135,7 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
 
 def main() -> None:
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # tidies up, as after Ctrl-C
     keep_programs(not arguments.no_cache)
     try:
         make_report(arguments, Console())

@@ -243,6 +243,8 @@ def main() -> None:
             "wall_seconds": time.perf_counter() - start,
             **compiling.described(),
         }
+        # Another process may have finished other methods there meanwhile.
+        in_first(lambda: check_results(arguments.out, experiment.methods, resume=True))
         written = in_first(lambda: write_results(arguments.out, results, about))
     except (ConfigError, StoreError, RunError, FloatingPointError, ImportError) as error:
         sys.exit(f"run_stream: {error}")

@@ -106,6 +106,8 @@ W = "state['W']"
         (lambda note: note.update(record=[]), "its record is none"),
         (lambda note: note.update(leaves=3), "AttributeError"),
         (lambda note: note.pop("leaves"), "KeyError"),
+        (lambda note: note["leaves"][W].update(prng="foo"), "has no kind of random numbers"),
+        (lambda note: note["leaves"][W].update(prng=3), "has no kind of random numbers"),
     ],
 )
 def test_notes_of_another_form_are_refused_before_memory_is_taken(path, edit, said):

@@ -148,6 +148,17 @@ def test_a_bad_state_stops_one_seed(healthy, tmp_path):
     assert_checkpoints_finite(tmp_path)
 
 
+@pytest.mark.parametrize("on_bad", ["stop", "skip"])
+def test_moments_that_overflow_stop_a_seed(tmp_path, on_bad):
+    """AdamW then makes steps of 0: finite, but nothing is learned, and infinity would be saved."""
+    config = dataclasses.replace(
+        CONFIG, entailment_weight=1e25, reset_optimizer=False, on_bad=on_bad, spike=1e30
+    )
+    with pytest.raises(FloatingPointError, match=r"the state was not finite.*No seed is left"):
+        run_stream(STORE, ["vanilla"], [0], config, out=tmp_path)
+    assert not list((tmp_path / "vanilla").glob("steps/*"))
+
+
 def test_settings_are_part_of_a_run_unless_they_are_the_default(tmp_path):
     with pytest.raises(ValueError, match="on_bad must be one of stop, skip"):
         TrainConfig(on_bad="ignore")

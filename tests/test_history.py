@@ -70,6 +70,7 @@ def test_what_unpacks_to_too_much_is_not_unpacked(monkeypatch):
         ({"details": [{"score": ["1", 2]}] * 2}, "task 2 score must be numbers, got '1'"),
         ({"details": [{"score": [10**400, 2]}] * 2}, "score must be numbers that a float can hold"),
         ({"losses": [0.1, 0.2]}, r"losses of task 2 must be numbers of shape \(2, any\)"),
+        ({"seconds": {"learn": float("nan")}}, "seconds of task 2 learn must be a number, got nan"),
         ({"seconds": {"learn": "long"}}, "seconds of task 2 learn must be a number, got 'long'"),
         ({"logs": [1]}, r"logs of task 2 must be an object, got \[1\]"),
         ({"logs": {"rank": [[1], 2]}}, "logs of task 2 rank must be numbers of shape|inhomogen"),
@@ -81,10 +82,30 @@ def test_entries_of_another_form_are_refused(change, said):
         check_entry("task 2", {**entry(), **change}, seeds=2, t=1)
 
 
+def report(**fields):
+    known = {"place": 0, "seed": 0, "task": "task1", "epoch": 1, "quantity": "loss"}
+    return {**known, "modalities": ["text"], "value": 2.5, **fields}
+
+
 @pytest.fixture(scope="module")
 def arguments():
     store = synthetic_stream(tasks=2, classes=2, dimension=4, train=8, test=8)
     return store, ["vanilla"], [0, 1], TrainConfig(classification=Schedule(1, 0.01), batch=8)
+
+
+@pytest.fixture(scope="module")
+def made(arguments, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    return folder, run_stream(*arguments, out=folder)["vanilla"]
+
+
+def test_a_step_beyond_the_stream_is_refused(tmp_path, arguments, made):
+    folder, whole = made
+    with open_run(tmp_path / "vanilla", read_identity(folder / "vanilla"), resume=False) as run:
+        for number in (1, 2, 3):
+            run.save(number, {"params": whole.heads, "state": ()}, {})
+    with pytest.raises(RunError, match=r"Step 3 is not of a run over 2 tasks.*--out"):
+        run_stream(*arguments, out=tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +116,29 @@ def arguments():
         (lambda record: record["history"].__setitem__(1, "?"), "cannot be read"),
         (lambda record: record.pop("history"), "history"),
         (lambda record: record.update(stopped=[{"place": 2}]), "must be a list of reports"),
+        (
+            lambda record: record.update(stopped=[report(place=2)]),
+            "must name places of seeds, got 2",
+        ),
+        (lambda record: record.update(stopped=[report(seed=7)]), "of this run, got seed 7"),
+        (lambda record: record.update(stopped=[report(task="x")]), "of this run, got task 'x'"),
+        (lambda record: record.update(stopped=[report(quantity="\ud800")]), "got quantity"),
+        (lambda record: record.update(stopped=[report(value=10**400)]), "got value 1000"),
+        (lambda record: record.update(stopped=[report(epoch="1")]), "got epoch '1'"),
+        (lambda record: record.update(stopped=[report(modalities=["\x1b"])]), "got modalities"),
+        (
+            lambda record: record.update(stopped=[report(), report(place=1, seed=1)]),
+            "all its seeds were stopped",
+        ),
         (lambda record: record.update(history={"0": "", "1": ""}), "it does not tell of 2"),
     ],
 )
-def test_a_record_that_does_not_fit_stops_a_resume(tmp_path, arguments, edit, said):
-    whole = run_stream(*arguments, out=tmp_path / "a")["vanilla"]
-    step = tmp_path / "a" / "vanilla" / "steps" / "2"
-    record = read_note(step)["record"]
+def test_a_record_that_does_not_fit_stops_a_resume(tmp_path, arguments, made, edit, said):
+    folder, whole = made
+    record = read_note(folder / "vanilla" / "steps" / "2")["record"]
     assert json.dumps(unpack(record["history"][1])["losses"]) == json.dumps(whole.losses[1])
     edit(record)
-    identity = read_identity(tmp_path / "a" / "vanilla")
+    identity = read_identity(folder / "vanilla")
     state = {"params": whole.heads, "state": ()}  # vanilla keeps nothing else
     with open_run(tmp_path / "b" / "vanilla", identity, resume=False) as run:
         for number in (1, 2):

@@ -187,27 +187,6 @@ def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
-def test_what_killed_processes_left_is_tidied_up(made, tmp_path, undrawn):
-    _, _, found = made
-    out = tmp_path / "report"
-    write_report(out, found)
-    gone = 2**22 + 1  # beyond the largest number that Linux gives
-    moved, half = (tmp_path / f".report.{kind}-{gone}" for kind in ("old", "partial"))
-    going = tmp_path / f".report.partial-{os.getppid()}"
-    other = tmp_path / ".report.notes-1"
-    out.rename(moved)
-    for folder in (half, going, other):
-        folder.mkdir()
-    with pytest.raises(RunError, match="holds a report already"):
-        write_report(out, found)
-    assert sorted(tmp_path.iterdir()) == sorted([out, going, other])
-    out.rename(moved)
-    write_report(tmp_path / "another", found)
-    assert moved.exists()
-    write_report(out, found, replace=True)
-    assert not moved.exists()
-
-
 @pytest.fixture
 def analyse_command(monkeypatch):
     """experiments/analyse.py, in this process."""

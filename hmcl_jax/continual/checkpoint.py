@@ -39,6 +39,7 @@ PARTIAL = "run.json.partial"
 LOCK = "run.lock"
 STEPS = "steps"
 OF_METHOD = ("method", "settings")
+PRNGS = ("threefry2x32", "rbg", "unsafe_rbg")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -222,12 +223,7 @@ class Run:
 
 
 def latest_step(steps: Path, below: int | None = None) -> int | None:
-    """The number of finished tasks in the newest of some steps, None if there is none.
-
-    Args:
-      steps: their directory.
-      below: only steps before this one count.
-    """
+    """The number of the newest step, or of the newest `below` another; None if there is none."""
     names = (step.name for step in steps.glob("*"))
     found = (int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
     return max((number for number in found if below is None or number < below), default=None)
@@ -362,6 +358,8 @@ def read_note(step: Path) -> dict[str, Any]:
                 raise ValueError(f"{name} has no shape")
             if not all(isinstance(leaf[key], str) for key in ("kind", "dtype", "sha256")):
                 raise ValueError(f"{name} is not described")
+            if leaf.get("prng") not in (PRNGS if leaf["kind"].startswith("key<") else (None,)):
+                raise ValueError(f"{name} has no kind of random numbers that is known")
     return dict(note)
 
 

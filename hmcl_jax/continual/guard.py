@@ -10,6 +10,7 @@ times 1, if it was less) stops a seed as well: it is finite, but not for long.
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ import optax
 from hmcl_jax.continual.config import TrainConfig
 from hmcl_jax.continual.method import Heads, Method, TaskInfo, Watch
 
+QUANTITIES = ("loss", "gradient", "step", "head", "state")
 ALWAYS = 2**31 - 2  # apply_if_finite gives up after so many bad steps in a row
 
 
@@ -53,7 +55,7 @@ class Stopped:
       task: name of the task.
       epoch: in which it happened, from 1; 0 if it was at the end of the task.
       quantity: what went bad first: ``"loss"``, ``"gradient"``, ``"step"``, ``"head"`` (too large
-        for its points to be finite), or ``"state"`` (what the method keeps of the task).
+        for its points to be finite), or ``"state"`` (what the method or the optimizer keeps).
       modalities: whose gradient, step or head it was; for a loss, all that the task has.
       value: of the loss in that epoch, None if it was not finite.
     """
@@ -75,31 +77,42 @@ class Stopped:
         return f"seed {self.seed} stopped on task {self.task!r}, {when}: the {what} {how}"
 
 
-def read_stopped(name: str, found: Any, seeds: int) -> tuple[Stopped, ...]:
+def read_stopped(
+    name: str, found: Any, seeds: Sequence[int], tasks: Sequence[str]
+) -> tuple[Stopped, ...]:
     """Reports as they are kept in files.
 
     Args:
       name: of what is read, for messages.
       found: a list of tables, of :func:`dataclasses.asdict`.
-      seeds: how many the run has.
+      seeds: of the run.
+      tasks: names of its tasks.
 
     Raises:
-      ValueError: if these are no such reports.
+      ValueError: if these are no reports on that run.
     """
     try:
         stopped = tuple(Stopped(**{**one, "modalities": tuple(one["modalities"])}) for one in found)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name} must be a list of reports on seeds ({error!r})") from error
     for one in stopped:
-        if type(one.place) is not int or not 0 <= one.place < seeds:
+        if type(one.place) is not int or not 0 <= one.place < len(seeds):
             raise ValueError(f"{name} must name places of seeds, got {one.place!r}")
-        if not (isinstance(one.task, str) and isinstance(one.quantity, str)) or not all(
-            isinstance(modality, str) for modality in one.modalities
-        ):
-            raise ValueError(f"{name} must name tasks, quantities and modalities, got {one!r:.200}")
-        if type(one.epoch) is not int or type(one.value) not in (int, float, type(None)):
-            raise ValueError(f"{name} must have numbers for epoch and value, got {one!r:.200}")
+        fits = {
+            "seed": one.seed == seeds[one.place],
+            "task": isinstance(one.task, str) and one.task in tasks,
+            "epoch": type(one.epoch) is int and one.epoch >= 0,
+            "quantity": isinstance(one.quantity, str) and one.quantity in QUANTITIES,
+            "modalities": all(isinstance(m, str) and m.isprintable() for m in one.modalities),
+            "value": one.value is None or (type(one.value) is float and np.isfinite(one.value)),
+        }
+        if wrong := [key for key, right in fits.items() if not right]:
+            raise ValueError(f"{name} must be of this run, got {wrong[0]} {_short(one, wrong[0])}")
     return stopped
+
+
+def _short(stopped: Stopped, field: str) -> str:
+    return f"{getattr(stopped, field)!r:.60}"
 
 
 class BadNumbers(RuntimeWarning):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 2**26  # bytes of one unpacked entry; what unpacks to more is no entry of ours
+LARGEST = 2**24  # bytes of one unpacked entry; what unpacks to more is no entry of ours
 
 
 def pack(entry: Mapping[str, Any]) -> str:
@@ -120,7 +120,7 @@ def _check_logs(name: str, held: Any, seeds: int, t: int) -> None:
 
 def _check_seconds(name: str, held: Any, seeds: int, t: int) -> None:
     for what, value in mapping(name, held).items():
-        if type(value) not in (int, float):
+        if type(value) not in (int, float) or not -1e15 < value < 1e15:
             raise TypeError(f"{name} {what} must be a number, got {in_short(value)}")
 
 

@@ -43,6 +43,7 @@ from hmcl_jax.continual.processes import (
     open_shared_run,
 )
 from hmcl_jax.continual.recovery import usable_step
+from hmcl_jax.continual.unchanged import check_unchanged, task_digest
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import is_complete
 from hmcl_jax.head import identity_head
@@ -168,6 +169,7 @@ def run_stream(
     identities = {method.name: _identity(store, method, seeds, config, tasks) for method in records}
     check_same([identities, dataclasses.asdict(config), out is None, resume])
     evaluator = Evaluator(store.K, config.device_memory)
+    digests = {task.name: task_digest(task) for task in tasks}
     results = {}
     with contextlib.ExitStack() as stack:
         runs: dict[str, Run | SharedRun] = {}
@@ -175,7 +177,9 @@ def run_stream(
             opened = open_shared_run(Path(str(out)), identities[name], resume=resume)
             runs[name] = stack.enter_context(opened)
         for method in records:
-            learner = Learner(store, tasks, method, seeds, config, evaluator, listener)
+            learner = Learner(
+                store, tasks, method, seeds, config, evaluator, listener, digests=digests
+            )
             results[method.name] = learner.learn(runs.get(method.name))
     return results
 
@@ -211,7 +215,8 @@ class Learner:
 
     A seed whose numbers go bad (:mod:`hmcl_jax.continual.guard`) is stopped: it keeps the heads of
     the task before, and its scores are NaN. Without `knobs`, settings that differ along the seed
-    axis, this gives a warning, and it is an error if no seed is left.
+    axis, this gives a warning, and it is an error if no seed is left. Tasks must end with the
+    `digests` that they began with (:mod:`hmcl_jax.continual.unchanged`).
     """
 
     def __init__(
@@ -224,6 +229,7 @@ class Learner:
         evaluator: Evaluator,
         listener: Listener | None,
         knobs: Mapping[str, np.ndarray] | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
         self.knobs = {name: jnp.asarray(x, float) for name, x in (knobs or {}).items()}
         self.store, self.tasks, self.method = store, tasks, method
@@ -234,6 +240,7 @@ class Learner:
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
         self.stopped: list[Stopped] = []
+        self.digests = digests or {}
         self.history: list[str] = []  # what happened in every finished task, packed
         self.params: Heads = {}
         self.opt_state: Any = None
@@ -291,6 +298,11 @@ class Learner:
         if new and not self.knobs:
             note_stopped(self.method.name, new, kind, none_left=bool(self.bad.all()))
 
+    def _stop_for_state(self, bad: np.ndarray, task: Task) -> None:
+        places = bad.nonzero()[0]
+        found = [Stopped(int(i), self.seeds[i], task.name, 0, "state", ()) for i in places]
+        self._stop(found, task.kind)
+
     def _info(self, index: int) -> TaskInfo:
         task, store = self.tasks[index], self.store
         sides = (task.general, task.specific)
@@ -344,6 +356,8 @@ class Learner:
             row.append(
                 {name: np.where(self.bad, np.nan, x).tolist() for name, x in measured.items()}
             )
+        if task.name in self.digests:
+            check_unchanged(task, self.digests[task.name])
         done = time.perf_counter()
         return {
             "details": row,
@@ -359,7 +373,9 @@ class Learner:
         about = (self.seeds, task.name, sides, self.config)
         self._stop(find_stopped(fitted.seen, losses, fitted.params, *about), task.kind)
         warn_skipped(self.method.name, task.name, self.seeds, fitted.seen)
-        self.opt_state = fitted.opt_state
+        # Moments that overflow make steps of 0, which are finite.
+        self.opt_state, overflown = clean_state(fitted.opt_state, self.bad)
+        self._stop_for_state(overflown, task)
         self.params = {
             m: jnp.where(self.bad[:, None, None], self.params[m], W) if self.bad.any() else W
             for m, W in fitted.params.items()
@@ -370,10 +386,7 @@ class Learner:
         assert self.state is not None
         own, bad = clean_state(self.state.own, self.bad)
         self.state = self.state._replace(own=own)
-        self._stop(
-            [Stopped(int(i), self.seeds[i], task.name, 0, "state", ()) for i in bad.nonzero()[0]],
-            task.kind,
-        )
+        self._stop_for_state(bad, task)
         check_finite(self.method.name, task.name, (self.params, self.state))
 
     def _epoch(self, number: int, count: int) -> None:
@@ -424,6 +437,11 @@ class Learner:
         usable = run.usable() if isinstance(run, SharedRun) else usable_step(run)
         if not (finished := usable or 0):
             return 0
+        if finished > len(self.tasks):
+            raise RunError(
+                f"Step {finished} is not of a run over {len(self.tasks)} tasks. "
+                "Choose another directory with --out."
+            )
         for index in range(finished):  # heads appear in the order in which they did
             self._meet(index)
             self.history.append("")
@@ -452,7 +470,10 @@ class Learner:
             row = [cell["score"] for cell in entry["details"]]
             self.scores[:, index, : index + 1] = np.transpose(row)
         self.history = history
-        self.stopped = list(read_stopped("stopped", record["stopped"], seeds))
+        names = [task.name for task in self.tasks]
+        self.stopped = list(read_stopped("stopped", record["stopped"], self.seeds, names))
+        if self.bad.all():
+            raise ValueError("all its seeds were stopped")
         known = np.isfinite(self.scores[:, : len(history)]).sum(axis=(1, 2))
         if np.any(known[~self.bad] != len(history) * (len(history) + 1) // 2):
             raise ValueError("some of its scores are not finite")

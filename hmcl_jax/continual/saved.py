@@ -70,7 +70,9 @@ class SavedRun:
 
     def _stopped_until(self, step: Path, note: Mapping[str, Any]) -> tuple[Stopped, ...]:
         try:
-            return read_stopped("stopped", note["record"].get("stopped", []), len(self.seeds))
+            return read_stopped(
+                "stopped", note["record"].get("stopped", []), self.seeds, self.order
+            )
         except ValueError as error:
             raise RunError(
                 f"{step} does not say which seeds were stopped: {error}; run again with another "
@@ -221,6 +223,12 @@ def _read_run(path: Path, store: Store) -> SavedRun:
             f"{path} is a run over another store, {name!r} ({str(fingerprint)[:12]}), than "
             f"{store.name!r} ({store.fingerprint[:12]}); give that store, or run again with "
             "this one and another --out."
+        )
+    whole = all(type(seed) is int for seed in run.seeds) and run.method == path.name
+    if not whole or not all(isinstance(name, str) for name in run.order):
+        raise RunError(
+            f"{path / RUN} does not say its method, seeds and tasks; give a folder of "
+            "run_stream.py."
         )
     known = {task.name for task in store}
     kappa = run.config.get("kappa", 0.1)

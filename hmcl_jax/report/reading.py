@@ -128,7 +128,9 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
             if held:
                 FORMS[key](f"{key} of {name}, task {t + 1},", held, seeds, t)
         lists[key] = values if key == "seconds" else with_nan(values)
-    stopped = read_stopped(f"stopped of {name}", entry.get("stopped") or [], seeds)
+    stopped = read_stopped(
+        f"stopped of {name}", entry.get("stopped") or [], shared["seeds"], shared["tasks"]
+    )
     return StreamResult(
         method=name,
         settings=mapping(f"settings of {name}", entry.get("settings") or {}),

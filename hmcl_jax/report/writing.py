@@ -1,7 +1,6 @@
 """Writes a report: one page, figures, tables and all numbers, into a folder of its own."""
 
 import dataclasses
-import glob
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ KIND = "hmcl_jax report"
 
 
 def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
-    """Refuses a folder that a report cannot go to; tidies up what killed processes left of one.
+    """Refuses a folder that a report cannot go to.
 
     Args:
       out: the folder.
@@ -40,7 +39,6 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     """
     out = Path(out)
     _check_writable(out)
-    _tidy(Path(os.path.abspath(out)))
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink():
@@ -133,29 +131,6 @@ def write_report(
         if old.exists() and not out.exists():
             old.replace(out)
     return out / "report.html"
-
-
-def _tidy(out: Path) -> None:
-    """Removes what killed processes have left of a report, and puts back one they had moved."""
-    for left in sorted(out.parent.glob(f".{glob.escape(out.name)}.*-*")):
-        kind, _, pid = left.name.removeprefix(f".{out.name}.").rpartition("-")
-        if kind not in ("partial", "old") or not pid.isdecimal() or _alive(int(pid)):
-            continue
-        if kind == "old" and not out.exists():
-            left.replace(out)
-        else:
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process has this number."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _clean(text: str) -> str:
