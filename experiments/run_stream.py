@@ -182,6 +182,13 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     """Analyses what was written."""
     import analyse
 
+    from hmcl_jax.report.writing import abandon_report
+
+    stop_on_sigterm(
+        "run_stream: stopped by SIGTERM; the results are written, but the report is not: "
+        f"experiments/analyse.py {arguments.out} makes it.",
+        lambda: abandon_report(Path(arguments.out) / "report"),
+    )
     options = [arguments.out, *(["--replace"] if arguments.resume else [])]
     options += ["--stream", arguments.stream] if arguments.stream else []
     try:

@@ -110,9 +110,9 @@ def test_a_step_that_cannot_be_renamed_is_named(path, monkeypatch):
 
 
 BUSY = """
-import hashlib, runpy, sys
+import hashlib, os, runpy, sys
 module = runpy.run_path(sys.argv[1])
-module["stop_on_sigterm"]("stopped; go on with --resume.")
+module["stop_on_sigterm"]("stopped; go on with --resume.", lambda: os.write(1, b"tidied\\n"))
 print("ready", flush=True)
 # As in a long compiled program, Python runs no handler meanwhile.
 hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
@@ -132,7 +132,7 @@ def test_sigterm_stops_at_once_with_a_word_and_143():
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert (out, err) == ("", "\nstopped; go on with --resume.\n")
+    assert (out, err) == ("tidied\n", "\nstopped; go on with --resume.\n")
 
 
 def campaign(runs, seed):

@@ -5,19 +5,22 @@ nothing to finish. Python runs handlers only between its own instructions, and a
 compiled program of minutes; so a thread waits for the signal, and ends the process.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 TERMINATED = 128 + int(signal.SIGTERM)  # 143, what shells report of a process that SIGTERM ended
 
 
-def stop_on_sigterm(message: str) -> None:
+def stop_on_sigterm(message: str, tidy: Callable[[], None] = lambda: None) -> None:
     """From now on, SIGTERM prints a message and ends this process at once with code 143.
 
     Args:
       message: printed to standard error.
+      tidy: called before the end, in another thread than the one that is busy.
     """
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread may say what signals do
@@ -26,13 +29,15 @@ def stop_on_sigterm(message: str) -> None:
     # The number of every signal that has a handler is written there, whatever Python is busy with.
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    arguments = (reading, message)
+    arguments = (reading, message, tidy)
     threading.Thread(target=_wait, args=arguments, name="sigterm", daemon=True).start()
 
 
-def _wait(reading: int, message: str) -> None:
+def _wait(reading: int, message: str, tidy: Callable[[], None]) -> None:
     while int(signal.SIGTERM) not in os.read(reading, 64):
         pass
+    with contextlib.suppress(Exception):  # whatever it leaves, the process must end
+        tidy()
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
     # Not print: another thread may be in the middle of it, and hold its lock.
     os.write(2, f"\n{show_cursor}{message}\n".encode())

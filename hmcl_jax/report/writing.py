@@ -106,8 +106,7 @@ def write_report(
     out = Path(os.path.abspath(out))
     check_report(out, replace)
     label, _ = compared_with(analysis.methods, against)
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    old = out.with_name(f".{out.name}.old-{os.getpid()}")
+    partial, old = _aside(out)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         (partial / "tables").mkdir(parents=True)
@@ -127,10 +126,27 @@ def write_report(
         partial.replace(out)
         shutil.rmtree(old, ignore_errors=True)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if old.exists() and not out.exists():
-            old.replace(out)
+        abandon_report(out)
     return out / "report.html"
+
+
+def abandon_report(out: str | os.PathLike[str]) -> None:
+    """Removes what this process has made of a report that is not finished; an older one is back.
+
+    Args:
+      out: the folder of the report.
+    """
+    out = Path(os.path.abspath(out))
+    partial, old = _aside(out)
+    shutil.rmtree(partial, ignore_errors=True)
+    if old.exists() and not out.exists():
+        old.replace(out)
+
+
+def _aside(out: Path) -> tuple[Path, Path]:
+    """Where this process makes a new report, and where it moves the old one."""
+    name, number = out.name, os.getpid()
+    return out.with_name(f".{name}.partial-{number}"), out.with_name(f".{name}.old-{number}")
 
 
 def _clean(text: str) -> str:
