@@ -1,12 +1,13 @@
-"""What threads print of closed event loops, and what they still print."""
+"""What is not printed after a failed reading, and what still is."""
 
 import asyncio
+import gc
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from hmcl_jax.continual.quiet import ignore_closed_loops
+from hmcl_jax.continual.quiet import ignore_stragglers
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def printed(monkeypatch):
     """What reaches the hook that was there before ours."""
     found = []
     monkeypatch.setattr(sys, "unraisablehook", found.append)
-    ignore_closed_loops()
+    ignore_stragglers()
     return found
 
 
@@ -44,5 +45,17 @@ def test_all_else_is(printed, error, thing):
 
 def test_once_is_enough(printed):
     hook = sys.unraisablehook
-    ignore_closed_loops()
+    ignore_stragglers()
     assert sys.unraisablehook is hook
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("OUT_OF_RANGE [tensorstore_spec='x']", False), ("something else", True)]
+)
+def test_failures_that_nobody_waits_for(printed, caplog, text, said):
+    async def fail():
+        asyncio.get_running_loop().create_future().set_exception(ValueError(text))
+        gc.collect()
+
+    asyncio.run(fail())
+    assert ("was never retrieved" in caplog.text) == said
