@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hmcl_jax import lorentz
 from hmcl_jax._checks import PRECISION
 from hmcl_jax.entailment import angle_parts
 from hmcl_jax.lorentz import dot
@@ -140,7 +141,8 @@ def _entailment(settings: Settings, sides: _Sides) -> tuple[jax.Array, _Entail]:
     excess = angle - jnp.where(wide, jnp.pi / 2, jnp.arctan2(least, adjacent))
     outside = ~(excess <= 0)  # NaN stays
     # Points on one line with the origin have no direction across it, but rounding has one.
-    straight = 8 * jnp.finfo(A.dtype).eps * jnp.maximum(y0, r) >= A
+    longer = jnp.maximum(lorentz.radius(s), r)
+    straight = 8 * jnp.finfo(A.dtype).eps * longer >= A
     defined = outside & ~straight & parts.directed
     of_aperture = least / (jnp.where(wide, 1, r) ** 2 * adjacent)
     A, r = jnp.where(defined, A, 1), jnp.where(defined, r, 1)

@@ -119,13 +119,24 @@ def is_masked(node: Any) -> bool:
     return isinstance(node, optax.MaskedNode)
 
 
+def _path(keys: Any) -> str:
+    """The path of a leaf, such as ``params/image/W``.
+
+    Flax NNX shows Optax a parameter as a ``Variable``, whose array is its attribute ``value``, in
+    `init`, and as that array in `update`. The path is the same for both.
+    """
+    if len(keys) > 1 and keys[-1] == jax.tree_util.GetAttrKey("value"):
+        keys = keys[:-1]
+    return jax.tree_util.keystr(keys, simple=True, separator="/")
+
+
 def map_by_path(function: Callable[[str, Any], Any], tree: Any) -> Any:
     """Maps ``function(path, leaf)`` over a tree; masked nodes stay as they are."""
 
     def apply(path: Any, leaf: Any) -> Any:
         if is_masked(leaf):
             return leaf
-        return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        return function(_path(path), leaf)
 
     return jax.tree_util.tree_map_with_path(apply, tree, is_leaf=is_masked)
 
@@ -135,7 +146,7 @@ def leaf_paths(tree: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_masked)
     found: dict[str, Any] = {}
     for keys, leaf in leaves:
-        path = jax.tree_util.keystr(keys, simple=True, separator="/")
+        path = _path(keys)
         if path in found:
             raise ValueError(f"Two leaves have the path {path!r}; rename one of their keys.")
         found[path] = leaf
@@ -161,6 +172,8 @@ def head_paths(params: Any, heads: Mapping[str, str] | None) -> dict[str, str]:
     present = {path: leaf for path, leaf in leaves.items() if path not in masked}
     found = {}
     for modality, path in ({p: p for p in present} if heads is None else heads).items():
+        if path not in leaves and path.removesuffix("/value") in leaves:
+            path = path.removesuffix("/value")  # as Flax NNX prints it
         if path in present:
             found[modality] = path
         elif not any(path == node or path.startswith(f"{node}/") for node in masked):

@@ -96,7 +96,7 @@ def hmcl_project(
       variant: ``"mr"``, ``"ca"`` or ``"rotation"``.
       heads: ``{modality: path}`` of the heads in a larger tree of parameters, with paths like
         ``"params/image_head/W"``; other leaves pass unchanged. By default every leaf is a head,
-        and its path its modality.
+        and its path its modality. In a Flax NNX model the path leads to the ``nnx.Param``.
       hold_time: whether the column of the time input is held fixed, from the first task on.
 
     Returns:
@@ -257,7 +257,8 @@ def task_anchor(
     _checks.fraction("beta", beta, low_open=False, high_open=True)
 
     def init_fn(params: Any) -> TaskAnchorState:
-        return TaskAnchorState(_only_heads(params, heads), jnp.asarray(beta, float))
+        # A copy: inject_hyperparams keeps beta too, and a donated state must not hold it twice.
+        return TaskAnchorState(_only_heads(params, heads), jnp.array(beta, float))
 
     def update_fn(
         updates: Any, state: TaskAnchorState, params: Any = None, **extra_args: Any
@@ -371,9 +372,13 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
             rotation = node.rotation
             if rotation is not None:
                 start = _anchor_at(rotation.anchor, params)
-                beta = _beta_behind(opt_state, leaves[index + 1 :], start, rotation.beta)
+                (was,) = jax.tree.leaves(rotation.beta)
+                beta = _beta_behind(opt_state, leaves[index + 1 :], start, was)
                 rotation = FiniteRotationState(_still(chosen), start, beta)
-            node = HmclProjectState(chosen, rotation)
+            # Flax NNX wraps every array of the state: the new ones take the old ones' places.
+            structure_of_node = jax.tree.structure(node)
+            new = jax.tree.leaves(HmclProjectState(chosen, rotation))
+            node = jax.tree.unflatten(structure_of_node, new)
         replaced.append(node)
     return jax.tree.unflatten(structure, replaced)
 
@@ -476,8 +481,9 @@ def _beta_behind(opt_state: Any, behind: list[Any], start: Any, like: jax.Array)
         )
     if not found:
         return jnp.zeros_like(like)
-    beta = _injected_beta(opt_state, *found[0])
-    return jnp.broadcast_to(jnp.asarray(beta, like.dtype), like.shape)
+    (beta,) = jax.tree.leaves(_injected_beta(opt_state, *found[0]))
+    # A copy: a state that holds one buffer twice cannot be donated.
+    return jnp.array(jnp.broadcast_to(jnp.asarray(beta, like.dtype), like.shape))
 
 
 def _injected_beta(opt_state: Any, path: Any, beta: jax.Array) -> jax.Array:

@@ -57,6 +57,25 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
     assert (np.asarray(method.log(state, None)["penalty / loss gradient"]) > 0).all()
 
 
+def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
+    """Not even by rounding, of which AdamW would make whole steps; and none that a task lacks."""
+    method = make_method("ewc", {"memory": 16})
+    params = heads(rng, modalities=("audio", "image", "text"))
+    state = method.end_task(method.init(params), params, task_end(rng, 0))
+    zero = jax.tree.map(jnp.zeros_like, one(params))
+    about = info(specific="audio")
+
+    @jax.jit
+    def penalty(W):
+        own = MethodState((), one(state.own))
+        return method.combine((zero,), W, own, jnp.asarray(7), about)
+
+    assert np.abs(flat(penalty(one(params)))).max() == 0
+    moved = penalty(jax.tree.map(lambda W: W + 0.1, one(params)))
+    assert np.abs(moved["text"]).max() > 0
+    assert np.abs(moved["image"]).max() == 0
+
+
 @pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
 @pytest.mark.parametrize(
     "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
@@ -210,6 +229,39 @@ def test_dns_moments_are_those_of_all_pairs(rng):
             np.testing.assert_allclose(
                 state.own["outputs"][partner][seed], expected, rtol=1e-3, atol=1e-3
             )
+
+
+def test_dns_counts_every_pair_and_protects_modalities_that_come_late(rng):
+    params = heads(rng, modalities=("audio", "image", "text"))
+    ends = [task_end(rng, 0, count=90), task_end(rng, 1, count=10, specific="audio")]
+    moments = {}
+    for count in ("modality", "all"):
+        method = make_method("dns", {"count": count})
+        state = method.init({m: W for m, W in params.items() if m != "audio"})
+        state = method.end_task(state, params, ends[0])
+        state = method.widen(state, params)
+        moments[count] = method.end_task(state, params, ends[1]).shared["inputs"]
+    x = ends[1].specific
+    z = np.concatenate([np.sqrt(K + (x**2).sum(1, keepdims=True)), x], axis=1)
+    np.testing.assert_allclose(moments["modality"]["audio"], z.T @ z / 10, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(moments["all"]["audio"], z.T @ z / 100, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(moments["modality"]["text"], moments["all"]["text"], rtol=1e-5)
+    # One more pair counts, however many there were: float32 has no number between these.
+    many = dict.fromkeys(params, jnp.int32(2**25))
+    state = state._replace(shared={**state.shared, "samples": many})
+    counted = make_method("dns").end_task(state, params, task_end(rng, 2, count=1)).shared
+    assert int(counted["samples"]["image"]) == 2**25 + 1
+
+
+def test_dns_leaves_no_rounding_where_all_directions_are_protected(rng, dtype):
+    method = make_method("dns", {"lambda_min": 1e-3})
+    params = jax.tree.map(lambda W: W.astype(dtype), heads(rng))
+    state = method.end_task(method.init(params), params, task_end(rng, 0))
+    g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape), dtype), one(params))
+    own = MethodState(state.shared, one(state.own))
+    step = method.combine((g,), g, own, jnp.asarray(1), info())
+    assert np.abs(step["image"]).max() == 0  # 40 samples span all of its 7 dimensions
+    assert np.abs(step["text"]).max() > 0.1  # 5 texts do not
 
 
 def test_dns_without_left_tolerance_is_one_sided(rng):

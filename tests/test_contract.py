@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
+from flax import nnx
 from problems import protected, random_problem
 
 import hmcl_jax
@@ -302,6 +303,102 @@ def test_a_fresh_state_can_be_donated_with_its_parameters(problem, stage):
         return optax.apply_updates(params, updates), state
 
     jax.block_until_ready(jax.jit(step, donate_argnums=(0, 1))(params, tx.init(params)))
+
+
+def preset(variant):
+    return lambda: hmcl_jax.hmcl(1e-2, variant=variant, beta=0.1)
+
+
+def anchor_of_injected_beta():
+    return optax.chain(
+        optax.adamw(1e-2),
+        hmcl_jax.hmcl_project("rotation"),
+        optax.inject_hyperparams(hmcl_jax.task_anchor)(beta=0.1),
+    )
+
+
+DONATED = {
+    **{f"hmcl-{v}": preset(v) for v in VARIANTS},
+    **{
+        f"{wrapper.__name__}-{v}": lambda wrapper=wrapper, v=v: wrapper(hmcl_jax.hmcl_project(v))
+        for wrapper in WRAPPERS
+        for v in VARIANTS
+    },
+    "injected-beta": anchor_of_injected_beta,
+}
+
+
+@pytest.mark.parametrize("seeds", [None, 2])
+@pytest.mark.parametrize("chain", DONATED)
+def test_every_chain_can_be_donated_before_and_after_a_task_begins(problem, chain, seeds):
+    params = heads_of(problem)
+    if chain.split("-")[0] in [wrapper.__name__ for wrapper in WITH_OTHER_LEAVES]:
+        params["scale"] = jnp.ones(())
+    if seeds:
+        params = jax.tree.map(lambda W: jnp.stack([W] * seeds), params)
+    heads = {m: W for m, W in params.items() if m != "scale"}
+    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    tx = DONATED[chain]()
+    init, update = (jax.vmap(tx.init), jax.vmap(tx.update)) if seeds else (tx.init, tx.update)
+    step = jax.jit(lambda g, s, p: update(g, s, p), donate_argnums=1)
+    for protection in (None, hmcl_jax.protect(moments, heads, variance=1.0)):
+        _, state = step(params, init(params), params)  # of a fresh state
+        begun = hmcl_jax.begin_task(state, params, protection)
+        expected, _ = update(params, begun, params)
+        found, state = step(params, begun, params)
+        chex.assert_trees_all_close(found, expected, atol=1e-6)
+        jax.block_until_ready(step(params, state, params))
+
+
+class Model(nnx.Module):
+    """Two heads, one of them deep in the model, and a parameter that is no head."""
+
+    def __init__(self, heads, rest=True):
+        self.m0 = nnx.Param(heads["m0"])
+        self.m1 = nnx.Param(heads["m1"])
+        if rest:
+            self.tower = nnx.Dict(scale=nnx.Param(jnp.ones(())))
+
+
+@pytest.mark.parametrize("heads", [None, {"m0": "m0", "m1": "m1"}, {"m0": "m0/value", "m1": "m1"}])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_protects_inside_an_nnx_optimizer(problem, variant, heads):
+    params = heads_of(problem)
+    model = Model(params, rest=heads is not None)
+    chain = optax.chain(
+        optax.adamw(1e-2),
+        hmcl_jax.hmcl_project(variant, heads=heads),
+        hmcl_jax.task_anchor(0.1, heads=heads),
+    )
+    optimizer = nnx.Optimizer(model, chain, wrt=nnx.Param)
+    fresh = jax.tree.structure(optimizer.opt_state)
+    begun = hmcl_jax.begin_task(
+        optimizer.opt_state, nnx.state(model, nnx.Param), protected(problem)
+    )
+    assert jax.tree.structure(begun) == fresh
+    optimizer.opt_state = begun
+
+    @nnx.jit
+    def step(model, optimizer, k):
+        def loss(model):
+            total = sum(jnp.sum(jnp.sin((k + 3) * W[...])) for W in (model.m0, model.m1))
+            return total + (model.tower["scale"][...] if hasattr(model, "tower") else 0)
+
+        optimizer.update(model, nnx.grad(loss)(model))
+
+    plain = dict(params)
+    tx = hmcl_jax.hmcl(1e-2, variant, beta=0.1, weight_decay=1e-4)
+    state = hmcl_jax.begin_task(tx.init(plain), plain, protected(problem))
+    for k in range(4):
+        step(model, optimizer, jnp.float32(k))
+        g = {m: (k + 3) * jnp.cos((k + 3) * W) for m, W in plain.items()}
+        updates, state = jax.jit(tx.update)(g, state, plain)
+        plain = optax.apply_updates(plain, updates)
+    after = {"m0": model.m0[...], "m1": model.m1[...]}
+    assert_protected(problem, params, after, variant)
+    chex.assert_trees_all_close(after, plain, atol=1e-5)
+    if heads is not None:
+        assert float(model.tower["scale"][...]) < 1
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

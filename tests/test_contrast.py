@@ -44,6 +44,22 @@ def test_pairs(dtype, rng, valid_rows):
     compare(ours, expected, 3e-5 if dtype == jnp.float32 else 1e-12)
 
 
+@pytest.mark.parametrize("radius", [1.0, 1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("K", [0.1, 10.0])
+def test_entailment_near_the_origin(dtype, radius, K):
+    """What is straight is a matter of the angle, whatever the radius beside sqrt(K)."""
+    angles = np.linspace(1.7, 3.13, 24)  # outside the cone, whose half aperture is at most pi / 2
+    along = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1)
+    general = jnp.asarray(np.tile([radius, 0.0, 0.0], (24, 1)), dtype)
+    specific = jnp.asarray(1.3 * radius * along, dtype)
+    valid = np.ones(24, bool)
+    options = {"tau": 1e3, "K": K, "kappa": 0.1, "entailment_weight": 1.0, "valid": valid}
+    ours = both(lambda g, s: objective.pair_loss(g, s, **options), general, specific)
+    terms = both(lambda g, s: jnp.mean(objective.pair_terms(g, s, **options)), general, specific)
+    assert min(float(jnp.linalg.norm(g, axis=1).min()) for g in terms[1]) > 1e-3 / radius
+    compare(ours, terms, 1e-4 if dtype == jnp.float32 else 1e-8)
+
+
 @pytest.mark.parametrize("block", [8192, 5], ids=["at once", "blocks"])
 def test_prototypes(dtype, rng, block, monkeypatch):
     monkeypatch.setattr(contrast, "BLOCK", block)

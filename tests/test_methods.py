@@ -2,11 +2,16 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import monitoring
+from task_ends import DIM, K, heads, info, task_end
 
-from hmcl_jax.continual import METHODS, Schedule, TrainConfig, run_stream
+from hmcl_jax import apply_head
+from hmcl_jax.continual import METHODS, Schedule, TrainConfig, make_method, run_stream
+from hmcl_jax.continual.method import Batch, MethodState
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import is_complete
@@ -125,3 +130,77 @@ def test_seeds_side_by_side_are_single_runs(runs, stream):
     # The second task needs no further program. C-FLAT is plain AdamW on its first task; joint
     # training goes over both tasks from the start, by three programs.
     assert alone.programs == {"cflat": 2, "joint": 3}.get(method, 1)
+
+
+# Heads of modalities that a task does not have, and seeds beside each other
+
+TURNS = ("hmcl_ca", "hmcl_rotation")  # all heads turn together: that is what protects them
+REPLAYS = ("gem", "agem", "cflat", "derpp", "joint")  # stored pairs, or all data, of old modalities
+BY_DEFAULT = ("vanilla", "hmcl_mr", "ewc", "dns")
+
+
+def every_method(chosen=METHODS):
+    return [pytest.param(m, marks=[pytest.mark.slow] * (m not in BY_DEFAULT)) for m in chosen]
+
+
+@pytest.fixture(scope="module")
+def of_three_modalities() -> Store:
+    """Sounds in the second and fourth task; not in the fifth."""
+    store = synthetic_stream(tasks=5, classes=4, dimension=8, train=70, test=40, modalities=3)
+    assert [task.specific for task in store] == ["image", "audio", "image", "audio", "image"]
+    return store
+
+
+@pytest.mark.parametrize("method", every_method([m for m in METHODS if m not in REPLAYS]))
+def test_heads_that_a_task_does_not_have_stay(method, of_three_modalities):
+    """Bitwise, but for the rotation that all heads share."""
+    names = [task.name for task in of_three_modalities]
+    before, after = (
+        run_stream(of_three_modalities, [method], SEEDS, FAST, order=order)[method].heads
+        for order in (names[:4], names)
+    )
+    assert np.abs(after["image"] - before["image"]).max() > 1e-3
+    if method in TURNS:
+        assert np.abs(after["audio"] - before["audio"]).max() > 0
+    else:
+        np.testing.assert_array_equal(after["audio"], before["audio"])
+
+
+@pytest.mark.parametrize("name", [m for m in REPLAYS if m != "joint"])
+def test_replay_moves_only_heads_of_stored_pairs(rng, name):
+    """A replaying method moves the heads of absent modalities too, but by their pairs alone."""
+    method = make_method(name, {"memory": 24})
+    params = heads(rng, modalities=("audio", "image", "text"))
+    state = method.end_task(method.init(params), params, task_end(rng, 0))
+    now = jax.tree.map(lambda W: W[0] + 0.3 * rng.normal(size=W[0].shape).astype(W.dtype), params)
+    own = MethodState(state.shared, jax.tree.map(lambda x: x[0], state.own))
+    if name == "cflat":  # by its term
+        z = rng.normal(size=(2, 3, DIM)).astype(np.float32)
+
+        def term(W):
+            points = apply_head(W["text"], z[0], K), apply_head(W["image"], z[1], K)
+            batch = Batch(z[0], z[1], *points, jnp.ones(3, bool), W, jnp.int32(0))
+            return method.term(own, batch, info())
+
+        added = jax.jit(jax.grad(term))(now)
+    else:
+        g = {m: 1e-3 * jnp.ones_like(W) * (m != "audio") for m, W in now.items()}
+        combine = jax.jit(lambda W: method.combine((g,), W, own, jnp.asarray(3), info()))
+        against = combine(now)
+        g = jax.tree.map(lambda g, found: g - 2 * found, g, against)  # a constraint is violated
+        added = jax.jit(lambda W: method.combine((g,), W, own, jnp.asarray(3), info()))(now)
+    assert np.abs(added["audio"]).max() == 0
+    assert np.abs(added["text"]).max() > 0
+
+
+@pytest.mark.parametrize("method", every_method())
+def test_a_seed_does_not_depend_on_the_seeds_beside_it(method, of_three_modalities):
+    """Bitwise among others; alone up to rounding, because XLA unrolls a loop over one seed."""
+    with_others = {
+        seeds: run_stream(of_three_modalities, [method], seeds, FAST)[method].heads
+        for seeds in ((4,), (3, 4), (9, 4, 3))
+    }
+    for modality, W in with_others[3, 4].items():
+        np.testing.assert_array_equal(with_others[9, 4, 3][modality][1], W[1])
+        np.testing.assert_allclose(with_others[4,][modality][0], W[1], rtol=2e-4, atol=2e-5)
+        assert np.abs(W[0] - W[1]).max() > 1e-4

@@ -150,6 +150,95 @@ def test_gems_dual_is_that_of_two_other_solvers(dtype):
             assert np.linalg.norm(M.T @ (v - expected)) <= tolerance * size
 
 
+def rows_of(kind, rng, rows=40, columns=12):
+    """Rows of one kind of problem, and a gradient."""
+    M, g = rng.normal(size=(rows, columns)), rng.normal(size=columns)
+    if kind == "few rows":
+        M = M[:5]
+    elif kind == "duplicate":
+        M[1::2] = M[::2]
+    elif kind == "near-duplicate":
+        M[1::2] = M[::2] + 1e-5 * M[1::2]
+    elif kind == "opposite":
+        M[1::2] = -M[::2]
+    elif kind == "low-rank":
+        M = rng.normal(size=(rows, 3)) @ rng.normal(size=(3, columns))
+    elif kind == "zero rows":
+        M[::3] = 0
+    elif kind == "integer":
+        M, g = (np.round(x) for x in (M, 2 * g))
+    elif kind == "large":
+        M = 1e4 * M
+    elif kind == "small":
+        M = 1e-4 * M
+    elif kind == "of all sizes":
+        M = M * 10 ** rng.uniform(-4, 4, size=(rows, 1))
+    elif kind == "feasible":
+        M = M * np.where(M @ g < 0, -1, 1)[:, None]
+    elif kind == "large gradient":
+        g = 1e4 * g
+    return M, g
+
+
+KINDS = ["plain", "few rows", "duplicate", "near-duplicate", "opposite", "low-rank", "zero rows"]
+KINDS += ["integer", "large", "small", "of all sizes", "feasible", "large gradient"]
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gems_step_is_quadprogs_for_many_dependent_or_large_rows(kind, margin, dtype):
+    """The step of float32 heads too: rows are float32, what is made of them is not."""
+    rng = np.random.default_rng(0)
+    number = gem.head_number("m")
+
+    @jax.jit
+    def project(M, g):
+        each = jnp.eye(len(M), dtype=bool)
+        ones = jnp.ones((len(M), 1), M.dtype)
+        heads = jnp.full(len(M), number, jnp.int32)
+        return gem._project({"m": g[:, None]}, M, ones, heads, each, margin, 1e-3)["m"][:, 0]
+
+    for _ in range(8):
+        M, g = (x.astype(dtype) for x in rows_of(kind, rng))
+        step = np.asarray(project(M, g), np.float64)
+        M, g = M.astype(np.float64), g.astype(np.float64)
+        expected = dual_by_quadprog(M, g, margin, 1e-3)
+        if not (M @ g < 0).any():
+            expected = np.zeros(len(M))
+        error = np.linalg.norm(step - g - M.T @ expected)
+        assert error < 1e-6 * (np.linalg.norm(g) + np.linalg.norm(M.T @ expected))
+
+
+@pytest.mark.parametrize("tasks", [64, 65, 70])
+def test_gem_keeps_the_constraint_of_every_task(rng, tasks):
+    params = heads(rng)
+    memory = empty_memory(80, params)
+    ends = [task_end(rng, place) for place in range(tasks)]
+    for end in ends:
+        memory = remember(memory, end, params)
+    params, memory = one(params), one(memory)
+    assert len(np.unique(memory.task[memory.task >= 0])) == tasks
+
+    @jax.jit
+    def gradients(params):
+        def of_task(task):
+            def total(params):
+                losses = memory_losses(*memory_points(memory, params, K), memory, info())
+                return jnp.sum(jnp.where(memory.task == task, losses * task_weights(memory), 0))
+
+            return jax.grad(total)(params)
+
+        return jax.lax.map(of_task, jnp.arange(tasks))
+
+    each = gradients(params)
+    M = np.stack([flat({m: x[t] for m, x in each.items()}) for t in range(tasks)])
+    g = {m: -x[-1] - x[tasks // 2] + 0.01 * rng.normal(size=x[0].shape) for m, x in each.items()}
+    g = {m: jnp.asarray(x, jnp.float32) for m, x in g.items()}
+    found = flat(combine_with(make_method("gem"), g, params, {"memory": memory}, 1))
+    wanted = flat(g) + M.T @ dual_by_quadprog(M, flat(g), 0.5, 1e-3)
+    assert np.linalg.norm(found - wanted) < 1e-4 * np.linalg.norm(wanted)
+
+
 def test_gem_adds_the_dual_combination_of_the_memory_gradients(x64, rng):
     params, memory = filled(rng)
     memory = jax.tree.map(lambda x: x.astype(float) if x.dtype == jnp.float32 else x, memory)
@@ -222,7 +311,7 @@ def test_derpp_adds_the_gradient_of_its_two_terms(x64, rng):
             sides += ((specific, memory.specific, memory.specific_points),)
             for modality, features, then in sides:
                 here = apply_head(W[modality], features[rows], K)
-                total = total + 0.7 * jnp.sum((here - then[rows]) ** 2)
+                total = total + 0.7 * jnp.sum((here - then[rows]) ** 2) / (2 * here.shape[1])
             total = total + 0.3 * len(rows) * plain_loss(W, memory, task)
             pairs += len(rows)
         return 5 * total / pairs

@@ -1,9 +1,16 @@
 r"""Dark experience replay (DER++): old pairs are replayed and kept where they were.
 
 Every minibatch's loss gains
-:math:`\alpha\, \mathrm{mean} \|y - y^*\|^2 + \beta\, \mathrm{mean}\, \ell` over the memory, with
+:math:`\alpha\, \mathrm{mean} (y - y^*)^2 + \beta\, \mathrm{mean}\, \ell` over the memory, with
 :math:`y^*` the points when the pair was stored and :math:`\ell` the pair's loss among those of its
-task. Both are the same for every minibatch of a step, so they are computed once.
+task. As in the original, the first mean is over pairs and components; a pair has 2 d of them, those
+of both its points.
+
+It differs from the original in four ways. The outputs that are held are points, not logits: pairs
+have no fixed classes. Both terms are over the whole memory, not over random minibatches of it, so
+they are the same for every minibatch of a step and are computed once. Points are stored at the end
+of a task, not while it is learned. The memory holds as many pairs of every task, as the other
+methods' memories do, instead of a reservoir sample.
 """
 
 import dataclasses
@@ -23,7 +30,8 @@ class DerppSettings:
     """Settings of DER++.
 
     Attributes:
-      alpha: weight of staying where the points were.
+      alpha: weight of staying where the points were, on the original's scale: of a mean over the
+        components too.
       beta: weight of the replayed loss.
       memory: pairs kept in all, as many of every task.
     """
@@ -65,7 +73,7 @@ def _combine(
         held = (memory.task >= 0).astype(general.dtype)
         count = jnp.maximum(jnp.sum(held), 1)
         moved = (general - memory.general_points) ** 2 + (specific - memory.specific_points) ** 2
-        stay = jnp.sum(held * jnp.sum(moved, axis=1)) / count
+        stay = jnp.sum(held * jnp.mean(moved, axis=1)) / (2 * count)
         again = jnp.sum(memory_losses(general, specific, memory, info)) / count
         return alpha * stay + beta * again
 

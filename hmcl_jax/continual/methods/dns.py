@@ -8,6 +8,14 @@ those of D, the gradient loses the part that both sides see, :math:`G_m - Q_m G_
 The original takes every singular value above 0 into Q. In floating point that is all of them: Q is
 then the identity, and the projection one-sided, G (I - P). ``left_tolerance = 0`` reproduces this;
 above 0 it is relative to the largest singular value.
+
+The original divides all moments by the number of pairs of all modalities together, so that a
+modality that appears late is hardly protected. Here each is divided by the pairs of its own
+modality; ``count = "all"`` reproduces the original. The two agree if every task has the same
+modalities.
+
+Entries of the projected gradient that are below the rounding of the projection are set to 0: AdamW
+would make whole steps of them.
 """
 
 import dataclasses
@@ -18,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import lorentz
-from hmcl_jax.continual.config import fraction, not_negative
+from hmcl_jax.continual.config import fraction, not_negative, one_of
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
 
 
@@ -30,15 +38,18 @@ class DnsSettings:
       lambda_min: singular values of C above it are protected.
       include_time: whether features are lifted, time first; else the time column is left free.
       left_tolerance: singular values of D above this share of the largest are protected.
+      count: moments are means over the pairs with the ``"modality"``, or over ``"all"`` pairs.
     """
 
     lambda_min: float = 0.1
     include_time: bool = True
     left_tolerance: float = 0.0
+    count: str = "modality"
 
     def __post_init__(self) -> None:
         not_negative("lambda_min", self.lambda_min)
         fraction("left_tolerance", self.left_tolerance, zero=True, one=False)
+        one_of("count", self.count, ("modality", "all"))
 
 
 def make(name: str, settings: DnsSettings) -> Method:
@@ -64,7 +75,7 @@ def _init(params: Heads) -> MethodState:
         "inputs": {m: square(W, W.shape[2]) for m, W in params.items()},
         "directions": {m: square(W, W.shape[2]) for m, W in params.items()},
         "values": {m: jnp.zeros(W.shape[2], W.dtype) for m, W in params.items()},
-        "samples": jnp.zeros((), jnp.float32),
+        "samples": {m: jnp.zeros((), jnp.int32) for m in params},
     }
     own = {
         "outputs": {m: squares(W) for m, W in params.items()},
@@ -100,7 +111,13 @@ def _combine(
     for m, G in gradients[0].items():
         kept = state.shared["values"][m] > least
         V = state.shared["directions"][m] * kept[None, :].astype(G.dtype)
-        found[m] = G - product(product(product(state.own["left"][m], G), V), V.T)
+        seen = product(state.own["left"][m], G)
+        rest = G - product(product(seen, V), V.T)
+        # An entry is a difference of sums over a row; the rounding of both grows with its length.
+        size = jnp.linalg.norm(G, axis=1) + jnp.linalg.norm(seen, axis=1)
+        rounding = 4 * jnp.finfo(G.dtype).eps * G.shape[1] ** 0.5 * size
+        exact = ~jnp.any(kept)  # nothing is taken away
+        found[m] = jnp.where((jnp.abs(rest) > rounding[:, None]) | exact, rest, 0)
     return found
 
 
@@ -108,10 +125,14 @@ def _end_task(
     settings: DnsSettings, state: MethodState, params: Heads, end: TaskEnd
 ) -> MethodState:
     """Means over all pairs so far, n' = n + N: C <- (n / n') C + X^T X / n'."""
-    info, count = end.info, len(end.pairs)
-    shared, own = state.shared, state.own
-    before = shared["samples"]
-    now = before + count
+    info, shared, own = end.info, state.shared, state.own
+    before = {m: int(n) for m, n in shared["samples"].items()}
+    if settings.count == "all":
+        total_before = max(before.values())
+        before = dict.fromkeys(before, total_before)
+        now = dict.fromkeys(before, total_before + len(end.pairs))
+    else:
+        now = {m: n + int(np.sum(end.counts.get(m, 0))) for m, n in before.items()}
     added = {}
     for modality, features in end.features.items():
         times = end.counts[modality]
@@ -123,21 +144,22 @@ def _end_task(
             total = total + _moment(
                 np.pad(rows, ((0, missing), (0, 0))), weights, info.K, settings.include_time
             )
-        added[modality] = total / now
-    shrink = before / now
+        added[modality] = total
     partners = {info.general: info.specific, info.specific: info.general}
     inputs = dict(shared["inputs"])
     outputs = dict(own["outputs"])
     for modality, partner in partners.items():
-        inputs[modality] = shrink * inputs[modality] + added[modality]
-        outputs[modality] = shrink * outputs[modality] + _through(params[partner], added[partner])
+        keep, count = before[modality] / now[modality], now[modality]
+        inputs[modality] = keep * inputs[modality] + added[modality] / count
+        moment = added[partner] / count
+        outputs[modality] = keep * outputs[modality] + _through(params[partner], moment)
     spectra = {m: _spectrum(C) for m, C in inputs.items()}
     return state._replace(
         shared={
             "inputs": inputs,
             "directions": {m: vectors for m, (_, vectors) in spectra.items()},
             "values": {m: values for m, (values, _) in spectra.items()},
-            "samples": now,
+            "samples": {m: jnp.int32(n) for m, n in now.items()},
         },
         own={
             "outputs": outputs,

@@ -2,8 +2,11 @@ r"""Elastic weight consolidation: old parameters are held where the old loss was
 
 At the end of task s a memory :math:`M_s` of its pairs gives a diagonal Fisher :math:`F_s`; later
 minibatches add :math:`\lambda \sum_s \sum_i F_{s,i} (\theta_i - \theta^*_{s,i})^2` to their loss.
-Only :math:`\sum F_s` and :math:`\sum F_s (\theta^*_s - \theta_0)` are kept, whatever the number of
-tasks; relative to the first parameters, so that float32 does not cancel.
+Only :math:`\sum F_s` and :math:`\sum F_s (\theta^*_s - \theta^*)` are kept, whatever the number of
+tasks, relative to the parameters :math:`\theta^*` at the end of the last one. So after one task the
+penalty is exactly 0 where the next one starts: AdamW would make whole steps of rounding. The
+penalty moves only the heads of the current task. A head that the task does not have stays where it
+is, because no gradient of the loss would stand against the penalty's.
 
 How strong the penalty is depends on the estimate of F far more than on :math:`\lambda`. On the
 embedded stream with :math:`\lambda = 10^{-4}` the penalty's gradient at the end of a task, as a
@@ -86,10 +89,13 @@ def make(name: str, settings: EwcSettings) -> Method:
 
 
 def _init(params: Heads) -> MethodState:
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    first = jax.tree.map(jnp.copy, params)
     seeds = next(iter(params.values())).shape[0]
-    own = {"fisher": zeros, "pull": zeros, "first": first, "ratio": jnp.zeros(seeds)}
+    own = {
+        "fisher": jax.tree.map(jnp.zeros_like, params),
+        "pull": jax.tree.map(jnp.zeros_like, params),
+        "anchor": jax.tree.map(jnp.copy, params),
+        "ratio": jnp.zeros(seeds),
+    }
     return MethodState((), own)
 
 
@@ -105,8 +111,8 @@ def _widen(state: MethodState, params: Heads) -> MethodState:
 def penalty_gradient(coefficient: ArrayLike, own: Any, params: Heads) -> Heads:
     """Gradient of the penalty of one minibatch."""
     return jax.tree.map(
-        lambda F, pull, first, W: 2 * coefficient * (F * (W - first) - pull),
-        *(own["fisher"], own["pull"], own["first"], params),
+        lambda F, pull, anchor, W: 2 * coefficient * (F * (W - anchor) - pull),
+        *(own["fisher"], own["pull"], own["anchor"], params),
     )
 
 
@@ -118,10 +124,12 @@ def _combine(
     minibatches: jax.Array,
     info: TaskInfo,
 ) -> Heads:
-    del info
     coefficient = knob(settings, state, "coefficient")
     penalty = penalty_gradient(coefficient, state.own, params)
-    return jax.tree.map(lambda g, p: g + minibatches.astype(p.dtype) * p, gradients[0], penalty)
+    return {
+        m: g + minibatches.astype(g.dtype) * penalty[m] if m in (info.general, info.specific) else g
+        for m, g in gradients[0].items()
+    }
 
 
 def _end_task(
@@ -157,16 +165,18 @@ def _consolidate(
     def one(parts: Any) -> Any:
         own, params, (general, specific), coefficient = parts
         fisher, gradient = _fisher(params, general, specific, count, settings, info)
-        anchor = jax.tree.map(jnp.subtract, params, own["first"])
-        keep = settings.decay if settings.mode == "online" else 1.0
-        total = jax.tree.map(lambda old, new: keep * old + new, own["fisher"], fisher)
+        moved = jax.tree.map(jnp.subtract, params, own["anchor"])
         if settings.mode == "online":
-            pull = jax.tree.map(jnp.multiply, total, anchor)
+            total = jax.tree.map(lambda F, new: settings.decay * F + new, own["fisher"], fisher)
+            pull = jax.tree.map(jnp.zeros_like, params)
         else:
-            pull = jax.tree.map(lambda old, F, a: old + F * a, own["pull"], fisher, anchor)
+            total = jax.tree.map(jnp.add, own["fisher"], fisher)
+            pull = jax.tree.map(
+                lambda old, F, way: old - F * way, own["pull"], own["fisher"], moved
+            )
         size = _norm(penalty_gradient(coefficient, own, params))
         ratio = size / jnp.maximum(_norm(gradient), jnp.finfo(size.dtype).tiny)
-        return {"fisher": total, "pull": pull, "first": own["first"], "ratio": ratio}
+        return {"fisher": total, "pull": pull, "anchor": params, "ratio": ratio}
 
     return jax.lax.map(one, (own, params, memory, coefficient))
 

@@ -35,7 +35,7 @@ from hmcl_jax.continual.methods.memory import (
     task_weights,
 )
 
-MOST_TASKS = 64
+SIZES = (64, 256)  # numbers of old tasks with a program of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,25 +143,56 @@ def _gem(
     g, memory = gradients[0], state.own["memory"]
     at_points, lifted, heads, task = _pair_gradients(memory, params, info)
     at_points = at_points * minibatches.astype(at_points.dtype)
-    # Tasks in a run are few, but their number should not be a shape.
-    of_task = task[None, :] == jnp.arange(MOST_TASKS, dtype=jnp.int32)[:, None]
-    of_task = of_task.astype(lifted.dtype)
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    same_head = (heads[:, None] == heads[None, :]).astype(lifted.dtype)
-    each = product(at_points, at_points.T) * product(lifted, lifted.T) * same_head
-    gram = product(product(of_task, each), of_task.T)
-    along = jnp.zeros(heads.shape, lifted.dtype)
-    for name in params:
-        here = jnp.sum(product(lifted, g[name].T) * at_points, axis=1)
-        along = jnp.where(heads == head_number(name), here, along)
-    products = product(of_task, along[:, None])[:, 0]
-    present = jnp.sum(of_task, axis=1) > 0
     margin, eps = (knob(settings, state, name) for name in ("margin", "eps"))
-    v = solve_dual(gram, products, margin, eps, present)
-    violated = jnp.any(present & (products < 0))
-    v = jnp.where(violated, v, 0)
-    added = _weighted(product(v[None, :], of_task)[0], at_points, lifted, heads, params)
-    return jax.tree.map(jnp.add, g, added)
+
+    def with_tasks(rows: int) -> Heads:
+        of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
+        return _project(g, at_points, lifted, heads, of_task, margin, eps)
+
+    # The number of tasks should not be a shape, and a solve among all slots costs too much for
+    # few tasks: so there is one program for few, one for many, one for as many as slots.
+    slots = memory.task.shape[0]
+    sizes = [*(size for size in SIZES if size < slots), slots]
+    tasks = jnp.max(memory.task) + 1
+    enough = sum((tasks > size).astype(jnp.int32) for size in sizes[:-1])
+    branches = [functools.partial(with_tasks, rows) for rows in sizes]
+    return jax.lax.switch(jnp.asarray(enough, jnp.int32), branches)
+
+
+def _project(
+    g: Heads,
+    at_points: jax.Array,
+    lifted: jax.Array,
+    heads: jax.Array,
+    of_task: jax.Array,
+    margin: ArrayLike,
+    eps: ArrayLike,
+) -> Heads:
+    """The gradient g + M^T v, or g if no constraint is violated.
+
+    In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms beside
+    which the ridge is below float32's rounding, or cancel in M^T v.
+    """
+    with jax.enable_x64(True):
+        wide = functools.partial(jax.lax.convert_element_type, new_dtype=jnp.float64)
+        product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        a, z, rows = wide(at_points), wide(lifted), wide(of_task)
+        same_head = wide(heads[:, None] == heads[None, :])
+        each = product(a, a.T) * product(z, z.T) * same_head
+        gram = product(product(rows, each), rows.T)
+        along = jnp.zeros_like(z[:, 0])
+        for name, G in g.items():
+            here = jnp.sum(product(z, wide(G).T) * a, axis=1)
+            along = jnp.where(heads == head_number(name), here, along)
+        products = product(rows, along[:, None])[:, 0]
+        present = jnp.any(of_task, axis=1)
+        v = solve_dual(gram, products, margin, eps, present)
+        v = jnp.where(jnp.any(present & (products < 0)), v, 0)
+        added = _weighted(product(v[None, :], rows)[0], a, z, heads, g)
+        return {
+            name: jax.lax.convert_element_type(wide(G) + added[name], G.dtype)
+            for name, G in g.items()
+        }
 
 
 def _agem(
@@ -192,19 +223,20 @@ def solve_dual(
 ) -> jax.Array:
     r"""The v >= margin that minimises :math:`\tfrac12 v^\top (G + \epsilon I) v + q^\top v`.
 
-    Block principal pivoting on rows scaled to norm 1: a guess of which v are above the margin is
-    solved for and corrected until all signs are right; if correcting all wrong ones at once does
-    not lower their number, only the last one is (Murty's rule, which always ends).
+    Block principal pivoting on rows scaled to norm 1, in float64: a guess of which v are above the
+    margin is solved for and corrected until all signs are right; if correcting all wrong ones at
+    once does not lower their number, only the last one is (Murty's rule, which always ends).
 
     Args:
-      gram: G, ``(k, k)``, products of the old tasks' gradients.
+      gram: G, ``(k, k)``, products of the old tasks' gradients. In float32 its rounding may leave
+        G + eps I indefinite; the ridge is then raised to that rounding.
       products: q, ``(k,)``, their products with the current one.
       margin: gamma.
       eps: ridge.
       present: which rows are tasks; the others get 0 and have no effect.
 
     Returns:
-      v, ``(k,)``.
+      v, ``(k,)``, in the dtype of `gram`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -212,8 +244,24 @@ def solve_dual(
       >>> print(solve_dual(jnp.eye(2), jnp.array([-2.0, 1.0]), margin=0.5, eps=1e-6).round(3))
       [2.  0.5]
     """
+    gram, products = jnp.asarray(gram), jnp.asarray(products)
+    present = jnp.ones(gram.shape[0], bool) if present is None else jnp.asarray(present)
+    with jax.enable_x64(True):
+        wide = functools.partial(jax.lax.convert_element_type, new_dtype=jnp.float64)
+        rounding = float(jnp.finfo(gram.dtype).eps)
+        v = _solve_dual(wide(gram), wide(products), wide(margin), wide(eps), present, rounding)
+        return jax.lax.convert_element_type(v, gram.dtype)
+
+
+def _solve_dual(
+    gram: jax.Array,
+    products: jax.Array,
+    margin: jax.Array,
+    eps: jax.Array,
+    present: jax.Array,
+    rounding: float,
+) -> jax.Array:
     k = gram.shape[0]
-    present = jnp.ones(k, bool) if present is None else present
     both = present[:, None] & present[None, :]
     eye = jnp.eye(k, dtype=gram.dtype)
     diagonal = jnp.diagonal(gram)
@@ -223,6 +271,9 @@ def solve_dual(
     # In units of scaled rows: R u + c >= 0, u >= 0, one of both 0, with v = margin + scale * u.
     ridge = jnp.where(present, eps * scale**2, 1)
     R = jnp.where(both, gram * scale[:, None] * scale[None, :], 0) + eye * ridge[:, None]
+    # Rounding of entries of size 1 moves eigenvalues by up to about sqrt(k) times as much.
+    lowest = jnp.linalg.eigvalsh((R + R.T) / 2)[0]
+    R = R + eye * jnp.maximum(2 * k**0.5 * rounding - lowest, 0)
     start = jnp.where(present, margin / scale, 0)
     c = jnp.where(present, products * scale, 1) + jnp.where(
         present, jnp.sum(R * start[None, :], axis=1), 0
@@ -260,7 +311,7 @@ def solve_dual(
         return free, u, wrong(free, u, y), fewest, tries, count + 1
 
     free = jnp.zeros(k, bool)
-    u = jnp.zeros(k, gram.dtype)
+    u = jnp.zeros_like(c)
     carry = (free, u, wrong(free, u, c), jnp.int32(k + 1), jnp.int32(3), jnp.int32(0))
     free, u, *_ = jax.lax.while_loop(
         lambda carry: jnp.any(carry[2]) & (carry[5] < 20 * k + 20), step, carry

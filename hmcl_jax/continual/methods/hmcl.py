@@ -168,7 +168,9 @@ def _begin_task(
         if info.kind == "retrieval" and settings.beta_retrieval is not None:
             beta = settings.beta_retrieval
         seeds = next(iter(params.values())).shape[0]
-        opt_state = optax.tree.set(opt_state, beta=jnp.broadcast_to(jnp.asarray(beta), seeds))
+        beta = jnp.array(jnp.broadcast_to(jnp.asarray(beta, float), seeds))
+        anchor = opt_state[-1]._replace(hyperparams={"beta": beta})
+        opt_state = (*opt_state[:-1], anchor)
     if info.first:
         return begin_task(opt_state, params, None)
     protection = protect(
