@@ -8,19 +8,32 @@ V and U as in :mod:`hmcl_jax.protection`).
 - MR, :func:`minimal_rotation`: the closest displacement with Omega = 0.
 - CA, :func:`closest_admissible`: the closest displacement of all, by a Lyapunov equation
   :math:`\Omega H + H \Omega = F - F^\top` with :math:`H = \sum_m U_m U_m^\top` and
-  :math:`F = \sum_m \delta_s^m V_m U_m^\top` (paper: eq:supp_ca_lyapunov). With the factors
-  :math:`U_m = Q \Sigma Y_m^\top`, :math:`N = \sum_m \delta_s^m V_m Y_m` and
-  :math:`C = Q^\top N` its solution acts on the protected points by
+  :math:`F = \sum_m \delta_s^m V_m U_m^\top` (paper: eq:supp_ca_lyapunov).
+
+CA needs to know which Omega are allowed. Let Q be an orthonormal basis of the span of the protected
+outputs, :math:`U_m = Q \Sigma Y_m^\top`, and :math:`N = \sum_m \delta_s^m V_m Y_m`,
+:math:`C = Q^\top N`.
+
+- ``span="protected"``, the default, is the paper's rank-r realization, in :math:`O(r^3)`: Omega
+  turns protected outputs within their own span, :math:`\Omega = Q A Q^\top`, and
 
   .. math::
     \Omega Q \Sigma = Q \Big[ \frac{C_{ij} \sigma_j^2 - C_{ji} \sigma_i \sigma_j}
-      {\sigma_i^2 + \sigma_j^2} \Big] + (I - Q Q^\top) N,
+      {\sigma_i^2 + \sigma_j^2} \Big].
 
-  in which every coefficient is bounded by 1: a step costs products of width q, solves nothing and
-  is as well conditioned as MR, however small the smallest singular value.
-- Both hold to first order in the step. :class:`Rotation` holds Omega in the low-rank form
-  :math:`Q A Q^\top + G Q^\top - Q G^\top`, and :func:`rotate` applies its Cayley transform, an
-  exact rotation, however large Omega has become.
+- ``span="ambient"`` is the problem as the paper states it, over all skew matrices. Omega may also
+  turn protected outputs out of their span, :math:`\Omega = Q A Q^\top + G Q^\top - Q G^\top`, and
+  the motion above gains :math:`(I - Q Q^\top) N`.
+
+At full rank nothing lies outside the span and the two are one. At low rank nearly the whole
+candidate does: the ambient solution follows it closely, so it leaks more at second order, and it
+turns the protected part of a point against the unprotected rest of it.
+
+In both forms every coefficient is bounded by 1: a step costs products of width q, solves nothing
+and is as well conditioned as MR, however small the smallest singular value.
+
+MR and CA hold to first order in the step. :class:`Rotation` holds Omega by its factors A and G, and
+:func:`rotate` applies its Cayley transform, an exact rotation, however large Omega has become.
 """
 
 from collections.abc import Mapping
@@ -36,17 +49,19 @@ from hmcl_jax.lyapunov import matmul, numerical_svd, reciprocal
 from hmcl_jax.moments import Matrices
 from hmcl_jax.protection import Protection
 
+SPANS = ("protected", "ambient")
+
 
 class Rotation(NamedTuple):
     """A skew matrix ``Q A Q^T + G Q^T - Q G^T`` over the shared basis Q of a protection.
 
     Attributes:
       inside: A, skew, ``(q, q)``.
-      outside: G, orthogonal to Q, ``(d, q)``.
+      outside: G, orthogonal to Q, ``(d, q)``; None if the rotation stays in the protected span.
     """
 
     inside: jax.Array
-    outside: jax.Array
+    outside: jax.Array | None
 
 
 class Strain(NamedTuple):
@@ -139,17 +154,24 @@ def minimal_rotation(
 
 
 def closest_admissible(
-    delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
+    delta: Mapping[str, ArrayLike],
+    protection: Protection,
+    *,
+    span: str = "protected",
+    hold_time: bool = True,
 ) -> Matrices:
-    """HMCL-CA: the closest displacement that moves all protected points by one shared rotation.
+    r"""HMCL-CA: the closest displacement that moves all protected points by one shared rotation.
 
-    For any ranks; at full rank it is the paper's Algorithm for CA. See the module's head for the
-    closed form.
+    :math:`\delta_s - (\delta_s V) V^\top + \Omega U V^\top` per modality, for any ranks; at full
+    rank it is the paper's Algorithm for CA. See the module's head for the closed form of Omega.
 
     Args:
       delta: candidate displacements ``{modality: (d, d + 1)}``. Absent modalities count as 0 and
         still turn with the others.
       protection: the protected system.
+      span: ``"protected"``: the closest with :math:`\Omega = Q A Q^\top`, which turns protected
+        outputs within their span (the paper's rank-r realization); ``"ambient"``: the closest over
+        all skew Omega.
       hold_time: whether the column of the time input is held fixed.
 
     Returns:
@@ -167,10 +189,11 @@ def closest_admissible(
       >>> print(jax.numpy.allclose(step["image"], step["text"], atol=1e-6))   # one rotation
       True
     """
+    _checks.choice("span", span, SPANS)
     candidates = _candidates(delta, protection)
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
     moved = _protected_motion(spatial, protection)
-    shared = _shared_motion(moved, protection)
+    shared = _shared_motion(moved, protection, span)
     spatial = {
         m: block
         - matmul(moved[m] - matmul(shared, protection.coordinates[m].T), protection.basis[m].T)
@@ -184,22 +207,21 @@ def _protected_motion(spatial: Matrices, protection: Protection) -> Matrices:
     return {m: matmul(block, protection.basis[m]) for m, block in spatial.items()}
 
 
-def _split(moved: Matrices, protection: Protection) -> tuple[jax.Array, jax.Array]:
-    """C, the joint motion inside the shared basis, and what lies outside of it."""
-    joint = sum(
+def _joint_motion(moved: Matrices, protection: Protection) -> jax.Array:
+    """N, the motion of all protected directions in the coordinates of the shared basis."""
+    return sum(
         (matmul(P, protection.coordinates[m]) for m, P in moved.items()),
         jnp.zeros_like(protection.shared_basis),
     )
-    Q = protection.shared_basis
-    inside = matmul(Q.T, joint)
-    return inside, joint - matmul(Q, inside)
 
 
-def _shared_motion(moved: Matrices, protection: Protection) -> jax.Array:
+def _shared_motion(moved: Matrices, protection: Protection, span: str) -> jax.Array:
     """Omega Q diag(sigma) of the closest shared rotation."""
-    C, outside = _split(moved, protection)
-    turned = _closest_skew(C, protection.shared_scales) * protection.shared_scales[None, :]
-    return matmul(protection.shared_basis, turned) + outside
+    Q, s = protection.shared_basis, protection.shared_scales
+    N = _joint_motion(moved, protection)
+    C = matmul(Q.T, N)
+    turned = _closest_skew(C, s) * s[None, :]
+    return matmul(Q, turned) if span == "protected" else N + matmul(Q, turned - C)
 
 
 def _closest_skew(C: jax.Array, s: jax.Array) -> jax.Array:
@@ -208,12 +230,18 @@ def _closest_skew(C: jax.Array, s: jax.Array) -> jax.Array:
     return (C * s[None, :] - C.T * s[:, None]) * weight
 
 
-def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> Rotation:
-    """The rotation that :func:`closest_admissible` applies, the solution of its Lyapunov equation.
+def shared_rotation(
+    delta: Mapping[str, ArrayLike], protection: Protection, *, span: str = "protected"
+) -> Rotation:
+    r"""The rotation that :func:`closest_admissible` applies, the solution of its Lyapunov equation.
+
+    ``"ambient"`` solves :math:`\Omega H + H \Omega = F - F^\top`, ``"protected"`` the part of it
+    inside the span, :math:`Q^\top (\Omega H + H \Omega) Q = Q^\top (F - F^\top) Q`.
 
     Args:
       delta: candidate displacements ``{modality: (d, d + 1)}``; absent modalities count as 0.
       protection: the protected system.
+      span: ``"protected"`` or ``"ambient"``, as in :func:`closest_admissible`.
 
     Returns:
       The rotation; it is linear in `delta`.
@@ -231,11 +259,14 @@ def shared_rotation(delta: Mapping[str, ArrayLike], protection: Protection) -> R
        [ 1.  0.  0.]
        [ 0.  0.  0.]]
     """
+    _checks.choice("span", span, SPANS)
     candidates = _candidates(delta, protection)
     spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
-    C, outside = _split(_protected_motion(spatial, protection), protection)
-    s = protection.shared_scales
-    return Rotation(_closest_skew(C, s), outside * reciprocal(s)[None, :])
+    Q, s = protection.shared_basis, protection.shared_scales
+    N = _joint_motion(_protected_motion(spatial, protection), protection)
+    C = matmul(Q.T, N)
+    outside = None if span == "protected" else (N - matmul(Q, C)) * reciprocal(s)[None, :]
+    return Rotation(_closest_skew(C, s), outside)
 
 
 def generator(rotation: Rotation, protection: Protection) -> jax.Array:
@@ -252,16 +283,20 @@ def generator(rotation: Rotation, protection: Protection) -> jax.Array:
       See :func:`shared_rotation`.
     """
     Q = protection.shared_basis
+    inside = matmul(Q, rotation.inside, Q.T)
+    if rotation.outside is None:
+        return inside
     out = matmul(rotation.outside, Q.T)
-    return matmul(Q, rotation.inside, Q.T) + out - out.T
+    return inside + out - out.T
 
 
 def rotate(rotation: Rotation, protection: Protection) -> Matrices:
     r"""Displacements that turn all protected points by the Cayley transform of a rotation.
 
     :math:`(R - I) U V^\top` with :math:`R = (I - \Omega / 2)^{-1} (I + \Omega / 2)`, a rotation for
-    every skew Omega, from one solve of size 2q. Radii, Lorentz products and cones of protected
-    points are kept exactly, not to first order (of their least-squares fit if w_0 is not 0).
+    every skew Omega, from one solve of size q (2q if it leaves the protected span). Radii, Lorentz
+    products and cones of protected points are kept exactly, not to first order (of their
+    least-squares fit if w_0 is not 0).
 
     Args:
       rotation: the generator.
@@ -282,18 +317,26 @@ def rotate(rotation: Rotation, protection: Protection) -> Matrices:
       >>> print(jax.numpy.allclose(R.T @ R, jax.numpy.eye(3), atol=1e-5))
       True
     """
+    motion = _cayley_motion(rotation, protection)
+    return {
+        m: matmul(motion, protection.coordinates[m].T, V.T) for m, V in protection.basis.items()
+    }
+
+
+def _cayley_motion(rotation: Rotation, protection: Protection) -> jax.Array:
+    """(R - I) Q diag(sigma), with R - I = (I - Omega / 2)^-1 Omega."""
     A, G = rotation
     Q, s = protection.shared_basis, protection.shared_scales
     q = s.shape[0]
-    one, none = jnp.eye(q, dtype=s.dtype), jnp.zeros((q, q), s.dtype)
+    one = jnp.eye(q, dtype=s.dtype)
+    if G is None:
+        return matmul(Q, jnp.linalg.solve(one - A / 2, A * s[None, :]))
+    none = jnp.zeros((q, q), s.dtype)
     gram = jnp.block([[one, none], [none, matmul(G.T, G)]])
     kernel = jnp.block([[A, -one], [one, none]])  # Omega = [Q G] kernel [Q G]^T
     system = jnp.eye(2 * q, dtype=s.dtype) - matmul(kernel, gram) / 2
     solved = jnp.linalg.solve(system, kernel[:, :q] * s[None, :])
-    motion = matmul(Q, solved[:q]) + matmul(G, solved[q:])  # (R - I) Q diag(sigma)
-    return {
-        m: matmul(motion, protection.coordinates[m].T, V.T) for m, V in protection.basis.items()
-    }
+    return matmul(Q, solved[:q]) + matmul(G, solved[q:])
 
 
 def basis_image(protection: Protection) -> Matrices:
@@ -400,7 +443,7 @@ def lorentz_defect(
     joint = matmul(motion, rows.T)
     turned = _closest_skew(matmul(Q.T, joint), scales) * scales[None, :]
     outside = joint - matmul(Q, matmul(Q.T, joint))
-    shared = matmul(Q, turned) + outside
+    shared = matmul(Q, turned) + outside  # over all skew Omega, whatever the span of the step
     return defect + jnp.sum((motion - matmul(shared, rows)) ** 2)
 
 

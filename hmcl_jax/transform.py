@@ -18,6 +18,7 @@ from hmcl_jax.head import head_paths, is_masked, leaf_paths, map_by_path, select
 from hmcl_jax.lyapunov import matmul
 from hmcl_jax.moments import Matrices
 from hmcl_jax.projection import (
+    SPANS,
     Rotation,
     closest_admissible,
     minimal_rotation,
@@ -71,7 +72,10 @@ class TaskAnchorState(NamedTuple):
 
 
 def hmcl_project(
-    variant: str = "ca", heads: Mapping[str, str] | None = None, hold_time: bool = True
+    variant: str = "ca",
+    heads: Mapping[str, str] | None = None,
+    hold_time: bool = True,
+    span: str = "protected",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Lets an update through as far as it moves all protected points by one shared rotation.
 
@@ -98,6 +102,10 @@ def hmcl_project(
         ``"params/image_head/W"``; other leaves pass unchanged. By default every leaf is a head,
         and its path its modality. In a Flax NNX model the path leads to the ``nnx.Param``.
       hold_time: whether the column of the time input is held fixed, from the first task on.
+      span: where the shared rotation of ``"ca"`` and ``"rotation"`` may take the protected outputs:
+        ``"protected"``, within their own span (the paper's rank-r realization), or ``"ambient"``,
+        anywhere (the exact solution of the stated problem). At full rank they are the same; see
+        :func:`closest_admissible`. ``"mr"`` has no rotation and ignores it.
 
     Returns:
       A gradient transformation; extra arguments are ignored.
@@ -117,6 +125,7 @@ def hmcl_project(
       The paper's Corollaries "Closest-Admissible Update" and "Minimal-Rotation Update".
     """
     _checks.choice("variant", variant, VARIANTS)
+    _checks.choice("span", span, SPANS)
     _checks.instance("hold_time", hold_time, bool, "True or False")
 
     def init_fn(params: Any) -> HmclProjectState:
@@ -129,7 +138,8 @@ def hmcl_project(
         rotation = None
         if variant == "rotation":
             beta = jnp.zeros((), float)
-            rotation = FiniteRotationState(_still(protection), _only_heads(params, heads), beta)
+            turned = _still(protection, span == "ambient")
+            rotation = FiniteRotationState(turned, _only_heads(params, heads), beta)
         return HmclProjectState(protection, rotation)
 
     def update_fn(
@@ -155,7 +165,8 @@ def hmcl_project(
             if variant == "mr":
                 return minimal_rotation(delta, protection, hold_time=hold_time), None
             if variant == "ca":
-                return closest_admissible(delta, protection, hold_time=hold_time), None
+                step = closest_admissible(delta, protection, span=span, hold_time=hold_time)
+                return step, None
             since = jax.tree.map(
                 lambda start, now: start if is_masked(start) else now - start,
                 state.rotation.anchor,
@@ -196,7 +207,8 @@ def _finite_rotation(
     """
     protection, old = state.protection, state.rotation
     keep = 1 - old.beta.astype(protection.shared_basis.dtype)
-    step = shared_rotation(delta, protection)
+    span = "protected" if old.turned.outside is None else "ambient"
+    step = shared_rotation(delta, protection, span=span)
     turned = jax.tree.map(lambda total, new: keep * (total + new), old.turned, step)
     # What has moved or wants to move in protected directions is replaced by the rotation.
     spatial = {}
@@ -207,9 +219,11 @@ def _finite_rotation(
     return with_time_column(delta, spatial, hold_time), turned
 
 
-def _still(protection: Protection) -> Rotation:
+def _still(protection: Protection, ambient: bool) -> Rotation:
+    """The rotation by 0."""
     Q, scales = protection.shared_basis, protection.shared_scales
-    return Rotation(jnp.zeros((*scales.shape, scales.shape[-1]), Q.dtype), jnp.zeros_like(Q))
+    inside = jnp.zeros((*scales.shape, scales.shape[-1]), Q.dtype)
+    return Rotation(inside, jnp.zeros_like(Q) if ambient else None)
 
 
 def _only_heads(params: Any, heads: Mapping[str, str] | None) -> Any:
@@ -286,6 +300,7 @@ def hmcl(
     beta: ArrayLike = 0.15,
     heads: Mapping[str, str] | None = None,
     hold_time: bool = True,
+    span: str = "protected",
     weight_decay: ArrayLike = 0.0,
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.999,
@@ -300,6 +315,7 @@ def hmcl(
       heads: ``{modality: path}`` of the heads in a larger tree of parameters; other leaves are
         trained by AdamW alone. By default every leaf is a head.
       hold_time: whether the column of the time input is held fixed.
+      span: of the shared rotation, ``"protected"`` or ``"ambient"``, see :func:`hmcl_project`.
       weight_decay: of AdamW; the decay is part of the step that is projected.
       b1: decay of AdamW's first moment.
       b2: decay of AdamW's second moment.
@@ -317,7 +333,7 @@ def hmcl(
     return optax.with_extra_args_support(
         optax.chain(
             optax.adamw(learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
-            hmcl_project(variant, heads=heads, hold_time=hold_time),
+            hmcl_project(variant, heads=heads, hold_time=hold_time, span=span),
             task_anchor(beta, heads=heads),
         )
     )
@@ -374,7 +390,8 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
                 start = _anchor_at(rotation.anchor, params)
                 (was,) = jax.tree.leaves(rotation.beta)
                 beta = _beta_behind(opt_state, leaves[index + 1 :], start, was)
-                rotation = FiniteRotationState(_still(chosen), start, beta)
+                turned = _still(chosen, rotation.turned.outside is not None)
+                rotation = FiniteRotationState(turned, start, beta)
             # Flax NNX wraps every array of the state: the new ones take the old ones' places.
             structure_of_node = jax.tree.structure(node)
             new = jax.tree.leaves(HmclProjectState(chosen, rotation))

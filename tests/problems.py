@@ -59,10 +59,30 @@ def skew_basis(dim):
     return basis
 
 
-def brute_force(problem, *, rotate=True):
-    """Solves the paper's constrained problem with all displacements and skew entries unknown."""
+def protected_span(problem):
+    """An orthonormal basis of the span of the protected outputs of all modalities, (d, q)."""
+    outputs = np.concatenate([fitted_outputs(problem, name)[1] for name in problem.heads])
+    return scipy.linalg.orth(outputs.T, rcond=1e-9)
+
+
+def generators(problem, span):
+    """A basis of the skew matrices among which the shared rotation is sought."""
+    dim = next(iter(problem.heads.values())).shape[0]
+    if span is None:
+        return np.zeros((0, dim, dim))
+    if span == "ambient":
+        return skew_basis(dim)
+    Q = protected_span(problem)
+    return np.einsum("ia,kab,jb->kij", Q, skew_basis(Q.shape[1]), Q)
+
+
+def brute_force(problem, span="protected"):
+    """Solves the paper's constrained problem with all displacements and skew entries unknown.
+
+    With Omega in a span, or (None) Omega = 0.
+    """
     names, dim = list(problem.heads), next(iter(problem.heads.values())).shape[0]
-    basis = skew_basis(dim) if rotate else np.zeros((0, dim, dim))
+    basis = generators(problem, span)
     unknowns = len(names) * dim * dim + len(basis)
     rows = []
     for index, name in enumerate(names):

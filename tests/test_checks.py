@@ -235,6 +235,15 @@ CASES = {
     ),
     # transformations
     "variant": (lambda: hmcl_jax.hmcl_project("cb"), "variant must be one of.*'cb'"),
+    "span": (lambda: hmcl_jax.hmcl_project("ca", span="all"), "span must be one of.*'all'"),
+    "span of CA": (
+        lambda: hmcl_jax.closest_admissible(HEADS, protection(), span="all"),
+        "span must be one of.*'all'",
+    ),
+    "span of the rotation": (
+        lambda: hmcl_jax.shared_rotation(HEADS, protection(), span="all"),
+        "span must be one of.*'all'",
+    ),
     "preset variant": (lambda: hmcl_jax.hmcl(1e-3, variant=None), "variant.*None"),
     "beta 1": (lambda: hmcl_jax.task_anchor(1.0), r"beta must be in \[0, 1\), got beta = 1\.0"),
     "beta negative": (lambda: hmcl_jax.task_anchor(-0.1), r"beta .*beta = -0\.1"),

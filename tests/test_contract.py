@@ -5,6 +5,7 @@ wrapper, under jit, vmap, scan, cond and donation, and its state survives a roun
 """
 
 import collections
+import functools
 
 import chex
 import jax
@@ -19,11 +20,22 @@ from problems import protected, random_problem
 import hmcl_jax
 
 DIM = 6
-VARIANTS = ["mr", "ca", "rotation"]
+OPTIONS = {  # by the name of a variant here
+    "mr": {"variant": "mr"},
+    "ca": {"variant": "ca"},
+    "rotation": {"variant": "rotation"},
+    "ca-ambient": {"variant": "ca", "span": "ambient"},
+    "rotation-ambient": {"variant": "rotation", "span": "ambient"},
+}
+VARIANTS = list(OPTIONS)
+
+
+def project(name, **more):
+    return hmcl_jax.hmcl_project(**OPTIONS[name], **more)
+
+
 STAGES = {
-    "mr": lambda: hmcl_jax.hmcl_project("mr"),
-    "ca": lambda: hmcl_jax.hmcl_project("ca"),
-    "rotation": lambda: hmcl_jax.hmcl_project("rotation"),
+    **{name: functools.partial(project, name) for name in VARIANTS},
     "anchor": lambda: hmcl_jax.task_anchor(0.2),
 }
 OPTIMIZERS = {
@@ -75,7 +87,7 @@ def assert_protected(problem, before, after, variant, tolerance=1e-5):
     else:
         assert moved > 1e-3
     # First-order CA distorts by the square of the motion; the finite rotation not at all.
-    limit = (moved / np.abs(outputs[0]).max()) ** 2 * 10 if variant == "ca" else tolerance
+    limit = (moved / np.abs(outputs[0]).max()) ** 2 * 10 if variant.startswith("ca") else tolerance
     assert distortion < limit
     assert any(float(jnp.abs(after[m] - before[m]).max()) > 1e-3 for m in before)
 
@@ -84,9 +96,7 @@ def assert_protected(problem, before, after, variant, tolerance=1e-5):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_protects_behind_every_optimizer(problem, optimizer, variant):
     params = heads_of(problem)
-    tx = optax.chain(
-        OPTIMIZERS[optimizer](), hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(0.1)
-    )
+    tx = optax.chain(OPTIMIZERS[optimizer](), project(variant), hmcl_jax.task_anchor(0.1))
     state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
     after, _ = run(tx, state, params)
     assert_protected(problem, params, after, variant)
@@ -148,7 +158,7 @@ def test_protects_inside_every_wrapper(problem, wrapper, variant):
     params = heads_of(problem)
     if wrapper in WITH_OTHER_LEAVES:
         params["scale"] = jnp.ones(())
-    tx = wrapper(hmcl_jax.hmcl_project(variant))
+    tx = wrapper(project(variant))
     before = tx.init(params)
     state = hmcl_jax.begin_task(before, params, protected(problem))
     assert jax.tree.structure(state) == jax.tree.structure(before)
@@ -254,7 +264,7 @@ def test_tasks_can_change_inside_a_scan(problem, stage):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_seeds_on_a_leading_axis_equal_single_runs(problem, variant):
-    tx = hmcl_jax.hmcl(1e-2, variant=variant, beta=0.1)
+    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1)
     moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
     params = {m: jnp.stack([W, 1.5 * W, W[::-1]]) for m, W in heads_of(problem).items()}
     protection = hmcl_jax.protect(moments, params, variance=1.0)
@@ -306,7 +316,7 @@ def test_a_fresh_state_can_be_donated_with_its_parameters(problem, stage):
 
 
 def preset(variant):
-    return lambda: hmcl_jax.hmcl(1e-2, variant=variant, beta=0.1)
+    return lambda: hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1)
 
 
 def anchor_of_injected_beta():
@@ -320,7 +330,7 @@ def anchor_of_injected_beta():
 DONATED = {
     **{f"hmcl-{v}": preset(v) for v in VARIANTS},
     **{
-        f"{wrapper.__name__}-{v}": lambda wrapper=wrapper, v=v: wrapper(hmcl_jax.hmcl_project(v))
+        f"{wrapper.__name__}-{v}": lambda wrapper=wrapper, v=v: wrapper(project(v))
         for wrapper in WRAPPERS
         for v in VARIANTS
     },
@@ -367,7 +377,7 @@ def test_protects_inside_an_nnx_optimizer(problem, variant, heads):
     model = Model(params, rest=heads is not None)
     chain = optax.chain(
         optax.adamw(1e-2),
-        hmcl_jax.hmcl_project(variant, heads=heads),
+        project(variant, heads=heads),
         hmcl_jax.task_anchor(0.1, heads=heads),
     )
     optimizer = nnx.Optimizer(model, chain, wrt=nnx.Param)
@@ -387,7 +397,7 @@ def test_protects_inside_an_nnx_optimizer(problem, variant, heads):
         optimizer.update(model, nnx.grad(loss)(model))
 
     plain = dict(params)
-    tx = hmcl_jax.hmcl(1e-2, variant, beta=0.1, weight_decay=1e-4)
+    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1, weight_decay=1e-4)
     state = hmcl_jax.begin_task(tx.init(plain), plain, protected(problem))
     for k in range(4):
         step(model, optimizer, jnp.float32(k))
@@ -404,7 +414,7 @@ def test_protects_inside_an_nnx_optimizer(problem, variant, heads):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_resumes_bitwise_from_numpy(problem, variant):
     params = heads_of(problem)
-    tx = hmcl_jax.hmcl(1e-2, variant=variant, beta=0.1)
+    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1)
     state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
     middle, state = run(tx, state, params, steps=2)
     expected, _ = run(tx, state, middle)
@@ -418,7 +428,7 @@ def test_checkpoints_with_orbax_before_and_during_a_task(problem, variant, tmp_p
     from orbax.checkpoint import v1 as ocp
 
     params = heads_of(problem)
-    tx = hmcl_jax.hmcl(1e-2, variant=variant)
+    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant])
     fresh = tx.init(params)
     for step, state in enumerate((fresh, hmcl_jax.begin_task(fresh, params, protected(problem)))):
         ocp.save(tmp_path / str(step), state)
@@ -439,7 +449,7 @@ def test_only_our_states_are_touched_whatever_parameters_are_called(rng, variant
     params = heads_of(problem)
     tx = optax.named_chain(
         ("anchor", optax.adamw(1e-2)),
-        ("basis", hmcl_jax.hmcl_project(variant)),
+        ("basis", project(variant)),
         ("protection", hmcl_jax.task_anchor(0.1)),
     )
     _, state = run(tx, tx.init(params), params, steps=2)
@@ -459,7 +469,7 @@ def test_learning_still_happens(problem):
         return sum(jnp.sum((p[m] - target[m]) ** 2) for m in p)
 
     for variant in VARIANTS:
-        tx = hmcl_jax.hmcl(3e-2, variant=variant, beta=0.0)
+        tx = hmcl_jax.hmcl(3e-2, **OPTIONS[variant], beta=0.0)
         state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
         step = jax.jit(lambda p, s, tx=tx: tx.update(jax.grad(loss)(p), s, p))
         now = params

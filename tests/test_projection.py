@@ -1,5 +1,7 @@
 """MR, CA, defect and strain against brute force, and their properties."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,17 +13,23 @@ from problems import (
     brute_force,
     fitted_outputs,
     protected,
+    protected_span,
     random_problem,
     skew_basis,
 )
 
 import hmcl_jax
+from hmcl_jax.projection import SPANS
 
 # Compiled, because each of the many shapes would otherwise compile operation by operation.
-closest_admissible = jax.jit(hmcl_jax.closest_admissible, static_argnames="hold_time")
+closest_admissible = jax.jit(hmcl_jax.closest_admissible, static_argnames=("span", "hold_time"))
 minimal_rotation = jax.jit(hmcl_jax.minimal_rotation, static_argnames="hold_time")
 lorentz_defect = jax.jit(hmcl_jax.lorentz_defect)
-shared_rotation = jax.jit(hmcl_jax.shared_rotation)
+shared_rotation = jax.jit(hmcl_jax.shared_rotation, static_argnames="span")
+ambient = functools.partial(closest_admissible, span="ambient")
+PROJECTIONS = {"mr": minimal_rotation, "ca": closest_admissible, "ambient": ambient}
+every_projection = pytest.mark.parametrize("project", PROJECTIONS.values(), ids=PROJECTIONS)
+every_span = pytest.mark.parametrize("span", SPANS)
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -47,15 +55,49 @@ def test_agrees_with_brute_force_of_the_constrained_problem(seed):
         assert {m: int(r) for m, r in protection.rank.items()} == dict(
             zip(problem.heads, ranks, strict=True)
         )
-        ca = closest_admissible(problem.delta, protection)
-        mr = minimal_rotation(problem.delta, protection)
-        for ours, reference in (
-            (ca, brute_force(problem)),
-            (mr, brute_force(problem, rotate=False)),
-        ):
-            for name in problem.heads:
-                np.testing.assert_array_equal(ours[name][:, 0], 0)
-                np.testing.assert_allclose(ours[name][:, 1:], reference[name], atol=1e-9)
+        for span, project in ((None, minimal_rotation), ("protected", closest_admissible)):
+            check_against_brute_force(project(problem.delta, protection), problem, span)
+        if dim <= 6:  # all skew matrices are many
+            check_against_brute_force(ambient(problem.delta, protection), problem, "ambient")
+
+
+def check_against_brute_force(ours, problem, span, atol=1e-10):
+    reference = brute_force(problem, span)
+    for name in problem.heads:
+        np.testing.assert_array_equal(ours[name][:, 0], 0)
+        np.testing.assert_allclose(ours[name][:, 1:], reference[name], atol=atol)
+
+
+def disjoint_images(rng, dim, ranks):
+    """A problem whose modalities have outputs in orthogonal subspaces."""
+    problem = random_problem(rng, dim, ranks, time_column=False)
+    axes, start = np.linalg.qr(rng.normal(size=(dim, dim)))[0], 0
+    for name, rank in zip(problem.heads, ranks, strict=True):
+        x = problem.lifted[name][:, 1:]
+        span = np.linalg.svd(x)[2][:rank]
+        problem.heads[name][:, 1:] = axes[:, start : start + rank] @ span
+        start += rank
+    return problem
+
+
+@every_span
+@pytest.mark.parametrize("ranks", [[1], [1, 1], [2, 3], [3, 2, 1], [2, 0, 3], [1, 1, 1, 1]])
+def test_disjoint_images_too(rng, ranks, span):
+    problem = disjoint_images(rng, 7, ranks)
+    step = closest_admissible(problem.delta, protected(problem), span=span)
+    check_against_brute_force(step, problem, span)
+
+
+def test_the_spans_agree_at_full_rank_and_differ_below(rng):
+    for ranks in ([5], [5, 5], [2, 5], [3, 3], [1, 0, 2], [1]):
+        problem = random_problem(rng, 5, ranks)
+        protection = protected(problem)
+        steps = [closest_admissible(problem.delta, protection, span=s) for s in SPANS]
+        apart = max(np.abs(steps[0][name] - steps[1][name]).max() for name in problem.heads)
+        full = np.linalg.matrix_rank(protection.shared_basis) == 5
+        assert apart < 1e-12 if full else apart > 1e-2
+        for step in steps:
+            assert float(lorentz_defect(step, protection)) < 1e-20
 
 
 def test_shared_features_of_two_modalities_make_the_stacked_images_singular(rng):
@@ -63,10 +105,9 @@ def test_shared_features_of_two_modalities_make_the_stacked_images_singular(rng)
     same = dict.fromkeys(problem.lifted, problem.lifted["m0"])
     heads = dict.fromkeys(problem.heads, problem.heads["m0"])
     problem = problem._replace(lifted=same, heads=heads)
-    ca = closest_admissible(problem.delta, protected(problem))
-    reference = brute_force(problem)
-    for name in heads:
-        np.testing.assert_allclose(ca[name][:, 1:], reference[name], atol=1e-9)
+    for span in SPANS:
+        step = closest_admissible(problem.delta, protected(problem), span=span)
+        check_against_brute_force(step, problem, span)
 
 
 @pytest.mark.parametrize("modalities", [1, 2, 3])
@@ -85,6 +126,7 @@ def test_full_rank_reproduces_the_papers_algorithm(rng, modalities):
         protection = protected(problem)
         ca = closest_admissible(problem.delta, protection)
         rotation = shared_rotation(problem.delta, protection)
+        assert rotation.outside is None
         np.testing.assert_allclose(hmcl_jax.generator(rotation, protection), omega, atol=1e-9)
         for name in C:
             np.testing.assert_allclose(ca[name][:, 1:], omega @ inverse[name].T, atol=1e-9)
@@ -96,9 +138,12 @@ def test_float32_at_512_satisfies_the_constraint(rng, ranks):
     with jax.enable_x64(False):
         protection = protected(problem)
         assert protection.shared_basis.dtype == jnp.float32
-        ca = closest_admissible(problem.delta, protection)
+        steps = [closest_admissible(problem.delta, protection, span=span) for span in SPANS]
     assert best_rotation_residual(problem, problem.delta) > 0.1
-    assert best_rotation_residual(problem, ca) < 1e-5
+    for step in steps:
+        motion = sum((problem.lifted[m][:, 1:] @ np.asarray(step[m])[:, 1:].T).sum() for m in step)
+        assert abs(motion) > 0
+        assert best_rotation_residual(problem, step) < 1e-5
 
 
 def test_protected_points_stay_under_minimal_rotation(dtype, rng):
@@ -128,7 +173,7 @@ def joint_norm(delta):
     return np.sqrt(sum(float((np.asarray(x) ** 2).sum()) for x in delta.values()))
 
 
-@pytest.mark.parametrize("project", [minimal_rotation, closest_admissible])
+@every_projection
 @settings(max_examples=25, deadline=None)
 @given(problem=problems, scale=st.floats(-3, 3))
 def test_projection_is_a_linear_orthogonal_projector(project, problem, scale):
@@ -158,11 +203,9 @@ def test_projection_is_a_linear_orthogonal_projector(project, problem, scale):
 def test_defect_is_zero_after_and_positive_before(problem):
     with jax.enable_x64(True):
         protection = protected(problem)
-        ca = closest_admissible(problem.delta, protection)
-        mr = minimal_rotation(problem.delta, protection)
         assert float(lorentz_defect(problem.delta, protection)) > 1e-3
-        assert float(lorentz_defect(ca, protection)) < 1e-18
-        assert float(lorentz_defect(mr, protection)) < 1e-18
+        for project in PROJECTIONS.values():
+            assert float(lorentz_defect(project(problem.delta, protection), protection)) < 1e-18
 
 
 @pytest.mark.parametrize("ranks", [[4], [2, 5], [6, 0, 3], [6, 6]])
@@ -253,19 +296,19 @@ def test_residual_strain_is_what_no_map_of_the_outputs_explains(rng):
     )
 
 
-def test_absent_modality_turns_with_the_others_and_new_one_passes(rng):
+@every_span
+def test_absent_modality_turns_with_the_others_and_new_one_passes(rng, span):
     problem = random_problem(rng, 6, [4, 4, 0])
     protection = protected(problem)
     candidates = {"m0": problem.delta["m0"], "m2": problem.delta["m2"]}  # m1 is absent
-    ca = closest_admissible(candidates, protection)
+    ca = closest_admissible(candidates, protection, span=span)
     assert np.abs(ca["m1"]).max() > 1e-2
-    reference = brute_force(problem._replace(delta={**candidates, "m1": np.zeros((6, 7))}))
-    np.testing.assert_allclose(ca["m1"][:, 1:], reference["m1"], atol=1e-9)
+    absent = problem._replace(delta={**candidates, "m1": np.zeros((6, 7))})
+    check_against_brute_force(ca, absent, span)
     np.testing.assert_array_equal(ca["m2"][:, 1:], problem.delta["m2"][:, 1:])
-    np.testing.assert_array_equal(ca["m2"][:, 0], 0)
 
 
-@pytest.mark.parametrize("project", [minimal_rotation, closest_admissible])
+@every_projection
 def test_padding_has_no_effect(rng, project):
     problem = random_problem(rng, 10, [3, 4])
     narrow = project(problem.delta, protected(problem, width=4))
@@ -275,7 +318,7 @@ def test_padding_has_no_effect(rng, project):
             np.testing.assert_allclose(wide[name], narrow[name], atol=1e-12)
 
 
-@pytest.mark.parametrize("project", [minimal_rotation, closest_admissible])
+@every_projection
 def test_the_time_column_can_be_released(rng, project):
     problem = random_problem(rng, 5, [2, 3])
     step = project(problem.delta, protected(problem), hold_time=False)
@@ -287,17 +330,19 @@ def test_small_images_do_not_spoil_the_conditioning(rng):
     # One modality shrunk by 1e-5: the rotation it asks for is large, the displacement is not.
     problem = random_problem(rng, 8, [3, 3], time_column=False)
     problem.heads["m1"][:] *= 1e-5
-    ca = closest_admissible(problem.delta, protected(problem))
-    reference = brute_force(problem)
-    for name in ca:
-        np.testing.assert_allclose(ca[name][:, 1:], reference[name], atol=1e-7)
-    assert joint_norm(ca) <= joint_norm(problem.delta)
+    for span in SPANS:
+        ca = closest_admissible(problem.delta, protected(problem), span=span)
+        check_against_brute_force(ca, problem, span, atol=1e-7)
+        assert joint_norm(ca) <= joint_norm(problem.delta)
 
 
-def test_cayley_rotation_is_exact_and_shared(rng):
+@every_span
+def test_cayley_rotation_is_exact_and_shared(rng, span):
     problem = random_problem(rng, 9, [3, 4], time_column=False)
     protection = protected(problem)
-    rotation = shared_rotation({m: 3 * x for m, x in problem.delta.items()}, protection)
+    delta = {m: 3 * x for m, x in problem.delta.items()}
+    rotation = shared_rotation(delta, protection, span=span)
+    assert (rotation.outside is None) == (span == "protected")
     omega = np.asarray(hmcl_jax.generator(rotation, protection))
     half = np.eye(9) - omega / 2
     R = np.linalg.solve(half, np.eye(9) + omega / 2)
@@ -307,12 +352,18 @@ def test_cayley_rotation_is_exact_and_shared(rng):
         np.testing.assert_allclose(moves[name], (R - np.eye(9)) @ np.asarray(U) @ V.T, atol=1e-11)
 
 
-def test_rotation_satisfies_its_lyapunov_equation(rng):
+@every_span
+def test_rotation_satisfies_its_lyapunov_equation(rng, span):
     problem = random_problem(rng, 7, [2, 4])
     protection = protected(problem)
-    omega = hmcl_jax.generator(shared_rotation(problem.delta, protection), protection)
+    omega = hmcl_jax.generator(shared_rotation(problem.delta, protection, span=span), protection)
     U = hmcl_jax.basis_image(protection)
     H = sum(u @ u.T for u in U.values())
     F = sum(problem.delta[m][:, 1:] @ protection.basis[m] @ U[m].T for m in U)
-    np.testing.assert_allclose(omega @ H + H @ omega, F - F.T, atol=1e-11)
+    left, right = omega @ H + H @ omega, F - F.T
+    Q = protected_span(problem)
+    if span == "protected":  # what is left of the equation inside the span, and Omega stays there
+        np.testing.assert_allclose(Q @ Q.T @ omega @ Q @ Q.T, omega, atol=1e-11)
+        left, right = Q.T @ left @ Q, Q.T @ right @ Q
+    np.testing.assert_allclose(left, right, atol=1e-11)
     np.testing.assert_allclose(omega, -omega.T, atol=1e-13)

@@ -9,6 +9,7 @@ from problems import protected, random_problem
 
 import hmcl_jax
 from hmcl_jax import HmclProjectState, TaskAnchorState, lorentz
+from hmcl_jax.projection import SPANS
 
 
 def test_before_any_task_the_spatial_block_passes_and_the_time_column_is_held(rng):
@@ -151,7 +152,8 @@ def distortions(problem, before, after):
     )
 
 
-def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng):
+@pytest.mark.parametrize("span", SPANS)
+def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng, span):
     problem = random_problem(rng, 128, [20, 20], samples=60, dtype=np.float32, time_column=False)
     params = {m: jnp.array(W) for m, W in problem.heads.items()}
     moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), problem.lifted)
@@ -161,7 +163,8 @@ def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng):
     keys = jax.random.split(jax.random.key(0), 1000)
     found = {}
     for variant in ("ca", "rotation"):
-        tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(0.1))
+        project = hmcl_jax.hmcl_project(variant, span=span)
+        tx = optax.chain(project, hmcl_jax.task_anchor(0.1))
         state = hmcl_jax.begin_task(tx.init(params), params, protection)
 
         def step(carry, key, tx=tx):
@@ -177,20 +180,23 @@ def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng):
         moved = max(float(jnp.abs(after[m] - params[m]).max()) for m in params)
         found[variant] = distortions(problem, params, after)
         products, radii = found[variant]
-        print(f"{variant}: products off by {products:.2e}, radii by {radii:.2e}, moved {moved:.2e}")
+        off = f"products off by {products:.2e}, radii by {radii:.2e}"
+        print(f"{variant}, {span}: {off}, moved {moved:.2e}")
         assert moved > 1e-2
     assert max(found["rotation"]) < 1e-4
     assert min(found["ca"]) > 10 * max(found["rotation"])
 
 
-def test_finite_rotation_starts_as_first_order_ca(x64, rng):
+@pytest.mark.parametrize("span", SPANS)
+def test_finite_rotation_starts_as_first_order_ca(x64, rng, span):
     problem = random_problem(rng, 6, [2, 3])
     protection = protected(problem)
     tiny = {m: 1e-6 * x for m, x in problem.delta.items()}
     for beta in (0.0, 0.25):
         steps = {}
         for variant in ("ca", "rotation"):
-            tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(beta))
+            project = hmcl_jax.hmcl_project(variant, span=span)
+            tx = optax.chain(project, hmcl_jax.task_anchor(beta))
             state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protection)
             params = problem.heads
             for _ in range(3):
@@ -408,13 +414,15 @@ def test_the_preset_is_the_papers_by_default(rng):
 
 
 def test_the_protected_width_may_grow_from_task_to_task(rng):
-    tx = hmcl_jax.hmcl(1e-2, variant="rotation")
+    tx = hmcl_jax.hmcl(1e-2, variant="rotation", span="ambient")
     for ranks, width in (([3, 2], 32), ([3, 40], 64), ([0, 70], 100)):
         problem = random_problem(rng, 100, ranks, samples=80, dtype=np.float32)
         state = hmcl_jax.begin_task(tx.init(problem.heads), problem.heads, protected(problem))
         project = next(s for s in state if isinstance(s, HmclProjectState))
         assert project.protection.basis["m0"].shape == (100, width)
-        assert project.rotation.turned.outside.shape == project.protection.shared_basis.shape
+        shared = project.protection.shared_basis.shape
+        assert project.rotation.turned.outside.shape == shared
+        assert project.rotation.turned.inside.shape == (shared[1], shared[1])
 
 
 def test_the_anchor_computes_in_float32_and_leaves_integers_alone():

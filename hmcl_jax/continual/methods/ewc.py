@@ -4,7 +4,7 @@ At the end of task s a memory :math:`M_s` of its pairs gives a diagonal Fisher :
 minibatches add :math:`\lambda \sum_s \sum_i F_{s,i} (\theta_i - \theta^*_{s,i})^2` to their loss.
 Only :math:`\sum F_s` and :math:`\sum F_s (\theta^*_s - \theta^*)` are kept, whatever the number of
 tasks, relative to the parameters :math:`\theta^*` at the end of the last one. So after one task the
-penalty is exactly 0 where the next one starts: AdamW would make whole steps of rounding. The
+penalty is exactly 0 where the next one starts; AdamW would turn its rounding into whole steps. The
 penalty moves only the heads of the current task. A head that the task does not have stays where it
 is, because no gradient of the loss would stand against the penalty's.
 

@@ -21,7 +21,7 @@ from hmcl_jax.continual.method import (
     knob,
 )
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
-from hmcl_jax.projection import defect_system, lorentz_defect, shared_rotation
+from hmcl_jax.projection import SPANS, defect_system, lorentz_defect, shared_rotation
 from hmcl_jax.protection import if_protected, protect
 from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
 
@@ -43,6 +43,8 @@ class HmclSettings:
       beta_retrieval: the same for retrieval tasks, if it differs.
       basis: ``"per_modality"`` or ``"joint"``.
       weighting: of old tasks in the moments: by ``"samples"`` or ``"tasks"``.
+      span: of the shared rotation: ``"protected"`` (the paper's rank-r realization) or
+        ``"ambient"``, see :func:`hmcl_jax.hmcl_project`.
     """
 
     variant: str = "ca"
@@ -53,12 +55,14 @@ class HmclSettings:
     beta_retrieval: float | None = None
     basis: str = "per_modality"
     weighting: str = "samples"
+    span: str = "protected"
 
     def __post_init__(self) -> None:
         one_of("variant", self.variant, VARIANTS)
         one_of("placement", self.placement, PLACEMENTS)
         one_of("basis", self.basis, ("per_modality", "joint"))
         one_of("weighting", self.weighting, ("samples", "tasks"))
+        one_of("span", self.span, SPANS)
         fraction("variance", self.variance, zero=False, one=True)
         at_least("min_rank", self.min_rank, 0)
         fraction("beta", self.beta, zero=True, one=False)
@@ -87,7 +91,7 @@ def _transform(
     settings: HmclSettings, config: TrainConfig, info: TaskInfo
 ) -> optax.GradientTransformation:
     step = adamw(config, info)
-    project = hmcl_project(settings.variant)
+    project = hmcl_project(settings.variant, span=settings.span)
     if settings.placement == "pre":
         return optax.chain(project, step)
     if settings.placement == "post":
@@ -107,7 +111,8 @@ def _watch(settings: HmclSettings, opt_state: Any, info: TaskInfo) -> Watch:
       start, and of the step that is taken; the latter if every step is measured.
     """
     pre, anchored = settings.placement == "pre", settings.placement == "post+anchor"
-    adam, project = adamw(info.config, info), hmcl_project(settings.variant)
+    adam = adamw(info.config, info)
+    project = hmcl_project(settings.variant, span=settings.span)
     protection = opt_state[0 if pre else 1].protection
     system = defect_system(protection)
 
@@ -121,9 +126,11 @@ def _watch(settings: HmclSettings, opt_state: Any, info: TaskInfo) -> Watch:
 
         def measured() -> tuple[jax.Array, ...]:
             defects = (lorentz_defect(step, protection, system) for step in (candidate, taken))
-            turn = shared_rotation(candidate, protection)
-            angles = jnp.sqrt(jnp.sum(turn.inside**2) / 2 + jnp.sum(turn.outside**2))
-            return *map(jnp.sqrt, defects), angles
+            turn = shared_rotation(candidate, protection, span=settings.span)
+            squared = jnp.sum(turn.inside**2) / 2
+            if turn.outside is not None:
+                squared += jnp.sum(turn.outside**2)
+            return *map(jnp.sqrt, defects), jnp.sqrt(squared)
 
         found = if_protected(protection, measured, lambda: (zero, zero, zero))
         figures = dict(zip(("defect_before", "defect_after", "rotation"), found, strict=True))
