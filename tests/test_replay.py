@@ -193,10 +193,15 @@ def test_gems_step_is_quadprogs_for_many_dependent_or_large_rows(kind, margin, d
 
     @jax.jit
     def project(M, g):
+        """The step, if every row is the gradient of a task of one pair."""
         each = jnp.eye(len(M), dtype=bool)
         ones = jnp.ones((len(M), 1), M.dtype)
         heads = jnp.full(len(M), number, jnp.int32)
-        return gem._project({"m": g[:, None]}, M, ones, heads, each, margin, 1e-3)["m"][:, 0]
+        with jax.enable_x64(True):
+            M, ones, wide = (gem._wide(x) for x in (M, ones, g))
+            products = gem._products(M, ones, heads, {"m": wide[:, None]})
+            weights = gem._weights_of_pairs(*products, each, margin, 1e-3)
+            return wide + gem._weighted(weights, M, ones, heads, {"m": g})["m"][:, 0]
 
     for _ in range(8):
         M, g = (x.astype(dtype) for x in rows_of(kind, rng))

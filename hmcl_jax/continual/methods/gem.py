@@ -144,55 +144,60 @@ def _gem(
     at_points, lifted, heads, task = _pair_gradients(memory, params, info)
     at_points = at_points * minibatches.astype(at_points.dtype)
     margin, eps = (knob(settings, state, name) for name in ("margin", "eps"))
-
-    def with_tasks(rows: int) -> Heads:
-        of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
-        return _project(g, at_points, lifted, heads, of_task, margin, eps)
-
-    # The number of tasks should not be a shape, and a solve among all slots costs too much for
-    # few tasks: so there is one program for few, one for many, one for as many as slots.
-    slots = memory.task.shape[0]
-    sizes = [*(size for size in SIZES if size < slots), slots]
-    tasks = jnp.max(memory.task) + 1
-    enough = sum((tasks > size).astype(jnp.int32) for size in sizes[:-1])
-    branches = [functools.partial(with_tasks, rows) for rows in sizes]
-    return jax.lax.switch(jnp.asarray(enough, jnp.int32), branches)
-
-
-def _project(
-    g: Heads,
-    at_points: jax.Array,
-    lifted: jax.Array,
-    heads: jax.Array,
-    of_task: jax.Array,
-    margin: ArrayLike,
-    eps: ArrayLike,
-) -> Heads:
-    """The gradient g + M^T v, or g if no constraint is violated.
-
-    In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms beside
-    which the ridge is below float32's rounding, or cancel in M^T v.
-    """
+    # In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms beside
+    # which the ridge is below float32's rounding, or cancel in M^T v.
     with jax.enable_x64(True):
-        wide = functools.partial(jax.lax.convert_element_type, new_dtype=jnp.float64)
-        product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-        a, z, rows = wide(at_points), wide(lifted), wide(of_task)
-        same_head = wide(heads[:, None] == heads[None, :])
-        each = product(a, a.T) * product(z, z.T) * same_head
-        gram = product(product(rows, each), rows.T)
-        along = jnp.zeros_like(z[:, 0])
-        for name, G in g.items():
-            here = jnp.sum(product(z, wide(G).T) * a, axis=1)
-            along = jnp.where(heads == head_number(name), here, along)
-        products = product(rows, along[:, None])[:, 0]
-        present = jnp.any(of_task, axis=1)
-        v = solve_dual(gram, products, margin, eps, present)
-        v = jnp.where(jnp.any(present & (products < 0)), v, 0)
-        added = _weighted(product(v[None, :], rows)[0], a, z, heads, g)
+        at_points, lifted = _wide(at_points), _wide(lifted)
+        gram, along = _products(at_points, lifted, heads, {m: _wide(G) for m, G in g.items()})
+
+        def solve(rows: int) -> jax.Array:
+            of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
+            return _weights_of_pairs(gram, along, of_task, margin, eps)
+
+        # The number of tasks should not be a shape, and a solve among all slots costs too much for
+        # few tasks: so there is one program for few, one for many, one for as many as slots.
+        slots = memory.task.shape[0]
+        sizes = [*(size for size in SIZES if size < slots), slots]
+        tasks = jnp.max(memory.task) + 1
+        enough = sum((tasks > size).astype(jnp.int32) for size in sizes[:-1])
+        branches = [functools.partial(solve, rows) for rows in sizes]
+        weights = jax.lax.switch(jnp.asarray(enough, jnp.int32), branches)
+        added = _weighted(weights, at_points, lifted, heads, g)
         return {
-            name: jax.lax.convert_element_type(wide(G) + added[name], G.dtype)
+            name: jax.lax.convert_element_type(_wide(G) + added[name], G.dtype)
             for name, G in g.items()
         }
+
+
+def _wide(x: ArrayLike) -> jax.Array:
+    return jax.lax.convert_element_type(x, jnp.float64)
+
+
+def _products(
+    at_points: jax.Array, lifted: jax.Array, heads: jax.Array, g: Heads
+) -> tuple[jax.Array, jax.Array]:
+    """Products of the pairs' gradients of the heads with each other, and with g."""
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    same_head = (heads[:, None] == heads[None, :]).astype(lifted.dtype)
+    gram = product(at_points, at_points.T) * product(lifted, lifted.T) * same_head
+    along = jnp.zeros_like(lifted[:, 0])
+    for name, G in g.items():
+        here = jnp.sum(product(lifted, G.T) * at_points, axis=1)
+        along = jnp.where(heads == head_number(name), here, along)
+    return gram, along
+
+
+def _weights_of_pairs(
+    gram: jax.Array, along: jax.Array, of_task: jax.Array, margin: ArrayLike, eps: ArrayLike
+) -> jax.Array:
+    """What is added to g of each pair's gradient, ``v`` of its task; 0 if no task is violated."""
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    rows = _wide(of_task)
+    products = product(rows, along[:, None])[:, 0]
+    present = jnp.any(of_task, axis=1)
+    v = solve_dual(product(product(rows, gram), rows.T), products, margin, eps, present)
+    v = jnp.where(jnp.any(present & (products < 0)), v, 0)
+    return product(v[None, :], rows)[0]
 
 
 def _agem(
