@@ -149,9 +149,9 @@ def test_cflat_goes_through_its_four_gradients(rng):
     np.testing.assert_allclose(found, g1 + 0.3 * (g3 - g2), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("place", [0, 1, 4])
-def test_cflat_distils_similarities(rng, place):
-    settings = cflat.CflatSettings(power=0.7, memory=4, beside=3)
+@pytest.mark.parametrize(("place", "slots"), [(0, 4), (1, 4), (4, 4), (1, 0)])
+def test_cflat_distils_similarities(rng, place, slots):
+    settings = cflat.CflatSettings(power=0.7, memory=slots, beside=3)
     method = cflat.make("cflat", settings)
     params = heads(rng)
     state = method.end_task(method.init(params), params, task_end(rng, 0))
@@ -163,14 +163,19 @@ def test_cflat_distils_similarities(rng, place):
     batch = Batch(general, specific, *points, valid, now, jnp.int32(place))
     found = float(method.term(own, batch, info()))
 
-    turn = (3 * place + np.arange(3)) % 4
-    memory = jax.tree.map(lambda x: x[turn], one(state.own["memory"]))
+    assert ("memory" in state.own) == bool(slots)
+    memory = {"text": (), "image": ()}
+    if slots:
+        turn = (3 * place + np.arange(3)) % 4
+        stored = one(state.own["memory"])
+        memory = {"text": stored.general[turn], "image": stored.specific[turn]}
     rows = {"now": [], "past": []}
     for when, W in (("now", now), ("past", one(params))):
         for m, z in (("text", general[:2]), ("image", specific[:2])):
             rows[when].append(np.asarray(apply_head(W[m], z, K)))
-        for m, z in (("text", memory.general), ("image", memory.specific)):
-            rows[when].append(np.asarray(apply_head(W[m], z, K)))
+        for m, z in memory.items():
+            if len(z):
+                rows[when].append(np.asarray(apply_head(W[m], z, K)))
     p = {}
     for when, temperature in (("now", 0.2), ("past", 0.01)):
         y = np.concatenate(rows[when]).astype(np.float64)

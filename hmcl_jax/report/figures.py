@@ -1,7 +1,7 @@
 """Figures of sweeps and stores, by matplotlib (the extra ``report``)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +83,78 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
         axes.set_ylabel("immediate score, mean over tasks (%)")
         figure.suptitle("Stability and plasticity: up and left is better")
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        canvas.save(figure, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """A method's final score as it may keep more pairs.
+
+    Attributes:
+      label: for the legend, and for the colour.
+      pairs: how many it keeps in all, rising; 0 may be the first.
+      overall: mean final score, ``(pairs, seeds)``, in percent.
+    """
+
+    label: str
+    pairs: Sequence[int]
+    overall: np.ndarray
+
+
+def draw_budget(
+    curves: Sequence[Budget], lines: Mapping[str, np.ndarray], path: Paths, note: str = ""
+) -> None:
+    """Draws final score against pairs kept, and methods that keep none as lines across.
+
+    Pairs are on a logarithmic axis; 0 stands at its left end, joined by a dotted line. Bars and
+    bands are one sample standard deviation over seeds.
+
+    Args:
+      curves: what to draw.
+      lines: final scores of methods without pairs, ``(seeds,)``, by label.
+      path: of the picture, or several; the ending says the format.
+      note: what to know of the pairs, below the axis.
+    """
+    with canvas.sheet(path) as plt:
+        figure, axes = plt.subplots(figsize=(8.4, 5.0), layout="constrained")
+        looks = canvas.looks([*lines, *(curve.label for curve in curves)])
+        sizes = sorted({int(size) for curve in curves for size in curve.pairs})
+        least = min((size for size in sizes if size), default=1)
+        place = {size: np.log2(size) if size else np.log2(least) - 1 for size in sizes}
+        for number, (label, overall) in enumerate(lines.items()):
+            middle, width = np.mean(overall), canvas.spread(np.asarray(overall))
+            axes.axhspan(
+                middle - width, middle + width, color=looks[label].color, alpha=0.12, linewidth=0
+            )
+            axes.axhline(
+                middle,
+                color=looks[label].color,
+                linestyle=("-", "--", "-.", ":")[number % 4],
+                linewidth=1.4,
+                label=canvas.shown(label, 40),
+            )
+        for curve in curves:
+            look, x = looks[curve.label], np.array([place[int(size)] for size in curve.pairs])
+            kept = np.array(curve.pairs) > 0
+            y, bars = curve.overall.mean(axis=1), canvas.spread(curve.overall)
+            axes.plot(x, y, color=look.color, linestyle=":", linewidth=1.0)
+            axes.plot(x[kept], y[kept], color=look.color, linewidth=1.4)
+            axes.errorbar(
+                *(x, y, bars),
+                color=look.color,
+                linestyle="",
+                marker=look.marker,
+                markersize=5,
+                elinewidth=0.7,
+                label=canvas.shown(curve.label, 40),
+            )
+        axes.set_xticks([place[size] for size in sizes], [str(size) for size in sizes])
+        axes.set_xlabel("pairs kept in all" + (f"\n{note}" if note else ""))
+        axes.set_ylabel("Overall: mean final score (%)")
+        canvas.rules(axes, "y")
+        figure.suptitle("Final score against pairs kept; lines keep none")
+        if curves or lines:
+            axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         canvas.save(figure, path)
 
 

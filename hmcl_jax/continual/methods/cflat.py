@@ -43,7 +43,8 @@ class CflatSettings:
       power: weight of the distillation (paper: 1.0).
       temperature: kappa, of the similarities now.
       past_temperature: kappa*, of those at the end of the task before.
-      memory: pairs kept in all, which take part in the distillation (paper: 512).
+      memory: pairs kept in all, which take part in the distillation (paper: 512); with 0 it is over
+        the minibatch alone.
       beside: pairs of the memory that stand beside each minibatch.
       perturb: one perturbation per optimizer ``"step"``, or one per ``"minibatch"``.
     """
@@ -63,7 +64,7 @@ class CflatSettings:
         not_negative("power", self.power)
         positive("temperature", self.temperature)
         positive("past_temperature", self.past_temperature)
-        at_least("memory", self.memory, 1)
+        at_least("memory", self.memory, 0)
         at_least("beside", self.beside, 1)
         one_of("perturb", self.perturb, ("step", "minibatch"))
 
@@ -85,8 +86,10 @@ def make(name: str, settings: CflatSettings) -> Method:
 
 
 def _init(settings: CflatSettings, params: Heads) -> MethodState:
-    teacher = jax.tree.map(jnp.copy, params)
-    return MethodState((), {"teacher": teacher, "memory": empty_memory(settings.memory, params)})
+    own = {"teacher": jax.tree.map(jnp.copy, params)}
+    if settings.memory:
+        own["memory"] = empty_memory(settings.memory, params)
+    return MethodState((), own)
 
 
 def _widen(state: MethodState, params: Heads) -> MethodState:
@@ -95,8 +98,10 @@ def _widen(state: MethodState, params: Heads) -> MethodState:
 
 
 def _end_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
-    memory = remember(state.own["memory"], end, params)
-    return state._replace(own={"teacher": jax.tree.map(jnp.copy, params), "memory": memory})
+    own = {"teacher": jax.tree.map(jnp.copy, params)}
+    if "memory" in state.own:
+        own["memory"] = remember(state.own["memory"], end, params)
+    return state._replace(own=own)
 
 
 def _scaled(tree: Heads, length: ArrayLike) -> Heads:
@@ -141,25 +146,28 @@ def _distillation(
 ) -> jax.Array:
     if info.first:
         return jnp.zeros((), batch.general_points.dtype)
-    teacher, memory = state.own["teacher"], state.own["memory"]
-    slots = settings.memory
-    turn = batch.place * settings.beside + jnp.arange(min(settings.beside, slots), dtype=jnp.int32)
-    memory = jax.tree.map(lambda x: x[turn % slots], memory)
-    now = (batch.general_points, batch.specific_points, *memory_points(memory, batch.heads, info.K))
-    past = (
+    teacher, slots = state.own["teacher"], settings.memory
+    now = [batch.general_points, batch.specific_points]
+    past = [
         apply_head(teacher[info.general], batch.general, info.K),
         apply_head(teacher[info.specific], batch.specific, info.K),
-        *memory_points(memory, teacher, info.K),
-    )
-    held = memory.task >= 0
-    valid = jnp.concatenate([batch.valid, batch.valid, held, held])
+    ]
+    rows = [batch.valid, batch.valid]
+    if slots:
+        beside = jnp.arange(min(settings.beside, slots), dtype=jnp.int32)
+        turn = batch.place * settings.beside + beside
+        memory = jax.tree.map(lambda x: x[turn % slots], state.own["memory"])
+        now += memory_points(memory, batch.heads, info.K)
+        past += memory_points(memory, teacher, info.K)
+        rows += [memory.task >= 0] * 2
+    valid = jnp.concatenate(rows)
     wanted = _log_similarities(jnp.concatenate(past), valid, settings.past_temperature)
     found = _log_similarities(jnp.concatenate(now), valid, settings.temperature)
     seen = valid[:, None] & valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
     target = jax.lax.stop_gradient(jnp.where(seen, jnp.exp(wanted), 0))
-    rows = -jnp.sum(target * jnp.where(seen, found, 0), axis=1)
-    count = jnp.maximum(jnp.sum(valid), 1).astype(rows.dtype)
-    return knob(settings, state, "power") * jnp.sum(jnp.where(valid, rows, 0)) / count
+    losses = -jnp.sum(target * jnp.where(seen, found, 0), axis=1)
+    count = jnp.maximum(jnp.sum(valid), 1).astype(losses.dtype)
+    return knob(settings, state, "power") * jnp.sum(jnp.where(valid, losses, 0)) / count
 
 
 def _log_similarities(points: jax.Array, valid: jax.Array, temperature: float) -> jax.Array:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import entailment, lorentz
+from hmcl_jax.continual.config import ConfigError
 from hmcl_jax.continual.method import Heads, TaskEnd, TaskInfo
 from hmcl_jax.head import apply_head
 
@@ -63,7 +64,7 @@ def remember(memory: Memory, end: TaskEnd, params: Heads) -> Memory:
     stored = {name: np.array(value) for name, value in memory._asdict().items()}
     tasks = int(stored["task"].max(initial=-1)) + 2
     if tasks > slots:
-        raise ValueError(f"memory must be at least the number of tasks, {tasks}, got {slots}.")
+        raise ConfigError(f"memory must be at least the number of tasks, {tasks}, got {slots}.")
     quota = slots // tasks
     fresh = {name: np.zeros_like(value) for name, value in stored.items()}
     fresh["task"][:] = -1
