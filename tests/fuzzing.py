@@ -73,15 +73,32 @@ def as_json(tree) -> bytes:
     return json.dumps(tree).encode("utf8", "surrogatepass")
 
 
+def sign(store: Path) -> None:
+    """Gives the manifest the checksums of the files as they are."""
+    from hmcl_jax.data.store import MANIFEST, _canonical, _digest
+
+    manifest = json.loads((store / MANIFEST).read_bytes())
+    for task in manifest["tasks"]:
+        for array, entry in task["arrays"].items():
+            parts = {f".{key}": x for key, x in entry.items() if isinstance(x, dict)}
+            for suffix, part in (parts or {"": entry}).items():
+                file = store / task["name"] / f"{array}{suffix}.npy"
+                part["sha256"] = _digest(file.read_bytes())
+    manifest["sha256"] = _digest(_canonical(manifest))
+    (store / MANIFEST).write_bytes(as_json(manifest))
+
+
 class Stores:
-    """A store as a directory or one file; its manifest also with a checksum that is right."""
+    """A store, plain or as int8, as a directory or one file; also with checksums that are right."""
 
     def __init__(self, folder: Path) -> None:
         from stores import tasks, write
 
-        self.wholes = [folder / "whole", folder / "whole.zip"]
-        for whole in self.wholes:
-            write(whole, tasks(np.random.default_rng(0)))
+        self.wholes = []
+        for features in (None, "int8"):
+            for form in ("", ".zip"):
+                self.wholes.append(folder / f"whole-{features}{form}")
+                write(self.wholes[-1], tasks(np.random.default_rng(0)), features=features)
 
     def case(self, chance: random.Random, victim: Path) -> None:
         from hmcl_jax.data.store import MANIFEST, NAME, _canonical, _digest, read_store
@@ -105,6 +122,8 @@ class Stores:
             target.write_bytes(as_json(manifest))
         else:
             target.write_bytes(mutate_bytes(chance, data))
+            if target.suffix == ".npy" and chance.random() < 0.5:
+                sign(victim)
         store = read_store(victim, verify=chance.random() < 0.5)
         store.validate()
         store.describe()

@@ -6,6 +6,10 @@ A store is a directory, or one uncompressed zip file of the same members:
   its kind, modalities, class names, class tree, provenance, and the shape, dtype and SHA-256 of
   every array; and a SHA-256 of all this.
 - ``<task>/<array>.npy``: plain arrays, read by memory mapping, never by unpickling.
+- ``<task>/<array>.codes.npy``, ``.scales.npy``, ``.offset.npy``: an array of features as int8, see
+  :mod:`hmcl_jax.data.encoding`. Its entry in the manifest has ``"encoding": "int8"``, the dtype of
+  the decoded array, and shape, dtype and SHA-256 of each part. It is decoded in memory when
+  ``Task.arrays`` is first asked for it.
 
 Two kinds of tasks, in any two modalities, `general` (text; the apex of the cones) and `specific`:
 
@@ -34,7 +38,9 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from hmcl_jax.data.encoding import Arrays, Encoded, check_encoded, encode_features
 from hmcl_jax.data.validation import (
+    INDICES,
     StoreError,
     as_stored,
     check_manifest,
@@ -78,7 +84,7 @@ class Task:
       kind: ``"classification"`` or ``"retrieval"``.
       general: modality of the prototypes or captions.
       specific: modality of the samples.
-      arrays: by name, see the module's head; memory mapped.
+      arrays: by name, see the module's head; memory mapped, or decoded at the first access.
       classes: class names, in the order of the labels (empty for retrieval).
       tree: (child, parent) rows over class names and categories above them; may be empty.
       scores: measured figures, such as ``zero_shot``.
@@ -238,6 +244,7 @@ def write_store(
     tau: float,
     orders: Mapping[str, Sequence[str]] | None = None,
     provenance: Mapping[str, str] | None = None,
+    features: str | None = None,
 ) -> str:
     """Writes a store; nothing is left behind if it fails, and nothing is overwritten.
 
@@ -250,6 +257,9 @@ def write_store(
       tau: temperature of the backbone's logits.
       orders: other orders of the tasks, by name.
       provenance: of the stream as a whole.
+      features: None stores them as they are given, ``"int8"`` in half the size of float16 and less
+        exactly, see :mod:`hmcl_jax.data.encoding`; they are read in the dtype given here. Decoded
+        arrays are kept in memory, so this is for stores that fit there.
 
     Returns:
       The fingerprint of the store.
@@ -259,6 +269,8 @@ def write_store(
         raise StoreError(f"path = {str(path)!r} exists already; choose another or remove it.")
     if not tasks:
         raise StoreError("tasks must hold at least one task, got none.")
+    if features not in (None, "int8"):
+        raise StoreError(f"features must be None (as given) or 'int8', got {features!r}.")
     check_numbers(K=K, tau=tau)
     if "canonical" in (orders or {}):
         raise StoreError("orders must not name 'canonical': that is the order of the tasks.")
@@ -284,7 +296,7 @@ def write_store(
         raise StoreError(f"path = {str(path)!r} cannot be written: {reason}.") from error
     try:
         for task in tasks:
-            manifest["tasks"].append(_write_task(partial, task))
+            manifest["tasks"].append(_write_task(partial, task, features))
         manifest["sha256"] = _digest(_canonical(manifest))
         text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
         (partial / MANIFEST).write_text(text, encoding="ascii")
@@ -302,7 +314,7 @@ def write_store(
     return str(manifest["sha256"])
 
 
-def _write_task(root: Path, task: Task) -> dict[str, Any]:
+def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
     name_is_right = isinstance(task.name, str) and NAME.fullmatch(task.name)
     if not name_is_right or task.name == MANIFEST:
         raise StoreError(
@@ -312,7 +324,6 @@ def _write_task(root: Path, task: Task) -> dict[str, Any]:
     if (root / task.name).exists():
         raise StoreError(f"Task name {task.name!r} occurs twice.")
     (root / task.name).mkdir()
-    entries = {}
     if task.kind not in ARRAYS:
         raise StoreError(
             f"Task {task.name!r}: kind must be one of {list(ARRAYS)}, got {task.kind!r}."
@@ -325,17 +336,21 @@ def _write_task(root: Path, task: Task) -> dict[str, Any]:
         missing = sorted(set(THUMBNAILS).difference(extra))
         raise StoreError(f"Task {task.name!r}: thumbnails also need {' and '.join(missing)}.")
     check_numbers(**{f"Task {task.name!r}: score {k}": v for k, v in task.scores.items()})
+    stored = {}
     for array in (*ARRAYS[task.kind], *extra):
         if array not in task.arrays:
             raise StoreError(f"Task {task.name!r}: {task.kind} needs the array {array}.")
-        values = as_stored(f"Task {task.name!r}: {array}", array, task.arrays[array])
-        target = root / task.name / f"{array}.npy"
-        np.save(target, values, allow_pickle=False)
-        entries[array] = {
-            "shape": list(values.shape),
-            "dtype": values.dtype.str,
-            "sha256": _digest(target.read_bytes()),
-        }
+        stored[array] = as_stored(f"Task {task.name!r}: {array}", array, task.arrays[array])
+    encoded = encode_features(stored) if features else {}
+    entries: dict[str, dict[str, Any]] = {}
+    for array, values in stored.items():
+        target = root / task.name / array
+        if array in encoded:
+            parts = encoded[array][0]._asdict().items()
+            saved = {part: _save(f"{target}.{part}.npy", x) for part, x in parts}
+            entries[array] = {"encoding": features, "dtype": values.dtype.str, **saved}
+        else:
+            entries[array] = _save(f"{target}.npy", values)
     return {
         "name": task.name,
         "kind": task.kind,
@@ -349,10 +364,19 @@ def _write_task(root: Path, task: Task) -> dict[str, Any]:
     }
 
 
+def _save(target: str, values: np.ndarray) -> dict[str, Any]:
+    np.save(target, values, allow_pickle=False)
+    sha256 = _digest(Path(target).read_bytes())
+    return {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": sha256}
+
+
 def _pack(root: Path, manifest: Mapping[str, Any], target: Path) -> None:
     """Members in a fixed order with a fixed date, so that equal stores are equal files."""
     members = [MANIFEST]
-    members += [f"{t['name']}/{array}.npy" for t in manifest["tasks"] for array in t["arrays"]]
+    for task in manifest["tasks"]:
+        for array, entry in task["arrays"].items():
+            parts = [f".{part}" for part in Encoded._fields] if "encoding" in entry else [""]
+            members += [f"{task['name']}/{array}{part}.npy" for part in parts]
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as archive:
         for member in members:
             info = zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0))
@@ -437,8 +461,8 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
         whole = known and set(ARRAYS[kind]) <= set(entry["arrays"])
         if not whole or set(entry["arrays"]).difference(ARRAYS[kind]) not in OPTIONAL:
             raise StoreError(f"{files.path}: task {name!r} is not of a known form.")
-        arrays = {
-            array: _read_array(files, f"{name}/{array}.npy", entry["arrays"][array], verify)
+        arrays: Any = {
+            array: _read_entry(files, f"{name}/{array}", entry["arrays"][array], verify)
             for array in entry["arrays"]
         }
         tasks.append(
@@ -447,7 +471,7 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
                 kind=kind,
                 general=entry["general"],
                 specific=entry["specific"],
-                arrays=arrays,
+                arrays=Arrays(arrays),
                 classes=tuple(entry["classes"]),
                 tree=tuple((child, parent) for child, parent in entry["tree"]),
                 scores=dict(entry["scores"]),
@@ -470,6 +494,26 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
         fingerprint=fingerprint,
         provenance=dict(manifest["provenance"]),
     )
+
+
+def _read_entry(files: _Files, member: str, entry: Mapping[str, Any], verify: bool) -> Any:
+    """A mapped array, or the mapped parts of an encoded one and its dtype."""
+    if "encoding" not in entry:
+        return _read_array(files, f"{member}.npy", entry, verify)
+    where, array = f"{files.path}: {member}", member.split("/")[1]
+    if entry["encoding"] != "int8" or array in (*INDICES, "thumbnails"):
+        raise StoreError(
+            f"{where} has the encoding {str(entry['encoding'])[:40]!r}; known is 'int8', for "
+            "features. Was the store written by a newer version?"
+        )
+    if entry["dtype"] not in ("<f2", "<f4"):
+        raise StoreError(f"{where} must decode to <f2 or <f4, got {str(entry['dtype'])[:40]!r}.")
+    parts = [
+        _read_array(files, f"{member}.{part}.npy", entry[part], verify) for part in Encoded._fields
+    ]
+    encoded = Encoded(*parts)
+    check_encoded(where, encoded)
+    return encoded, np.dtype(entry["dtype"])
 
 
 def _read_array(files: _Files, member: str, entry: Mapping[str, Any], verify: bool) -> np.ndarray:

@@ -1,0 +1,263 @@
+"""Features as int8: what it costs, and that everything reads them as it reads plain arrays."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from fuzzing import sign
+from stores import tasks, write
+
+from hmcl_jax import entailment, lorentz
+from hmcl_jax.continual import Schedule, TrainConfig, run_stream
+from hmcl_jax.continual.unchanged import task_digest
+from hmcl_jax.data.encoding import Arrays, decode, encode_features
+from hmcl_jax.data.store import StoreError, read_store, write_store
+from hmcl_jax.data.synthetic import synthetic_stream
+
+K, TAU = 1.0, 0.012
+
+
+def points(rng, count, shared):
+    """Float16 points with a large component in common and entries of norm 0.5 beside it."""
+    found = rng.normal(size=(count, 512))
+    found *= 0.5 / np.linalg.norm(found, axis=1, keepdims=True)
+    found[:, 0] += shared
+    return found.astype(np.float16)
+
+
+def coded(values, dtype=np.float32):
+    """The array after it was encoded with its mean as offset."""
+    found, _ = encode_features({"prototypes": values})["prototypes"]
+    return decode(found, dtype)
+
+
+def rms(x):
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_distances_and_angles_change_little(rng, dtype):
+    texts, pictures = points(rng, 50, 0.35), points(rng, 500, 0.9)
+    decoded = [coded(x, dtype) for x in (texts, pictures)]
+    (d, a), (e, b) = (
+        [
+            np.asarray(of(np.float32(x), np.float32(y), K))
+            for of in (lorentz.pairwise_distance, entailment.pairwise_exterior_angle)
+        ]
+        for x, y in ((texts, pictures), decoded)
+    )
+    assert rms(e - d) < 0.02 * TAU
+    assert np.abs(e - d).max() < 0.1 * TAU
+    assert rms(b - a) < np.radians(0.03)
+    assert np.abs(b - a).max() < np.radians(0.15)
+
+
+@pytest.mark.parametrize("spread", [1e-30, 1.0, 1e30])
+def test_entries_are_off_by_at_most_half_a_scale(rng, spread):
+    values = (spread * rng.normal(size=(9000, 3)) * rng.uniform(size=(9000, 1))).astype(np.float32)
+    found, _ = encode_features({"train_features": values})["train_features"]
+    off = np.abs(np.float64(decode(found, np.float32)) - values)
+    limit = (0.5 + 1e-4) * found.scales[:, None]
+    assert (off <= limit).all()
+    assert np.abs(found.codes).max() == 127
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [1e-45, -1e-45], [1e38, -1e38], [0.1, 7.0]])
+def test_extreme_rows(row):
+    for count in (1, 3):
+        values = np.array([row] * count, np.float32)
+        np.testing.assert_allclose(coded(values), values, rtol=1e-6)
+    values[1] *= -1
+    limit = 0.01 * np.abs(values).max() + 1e-44
+    np.testing.assert_allclose(coded(values), values, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("form", ["coded", "coded.zip"])
+def test_a_store_reads_what_was_encoded(tmp_path, rng, form):
+    made = tasks(rng)
+    made[1].arrays["train_specific"] = np.float32(made[1].arrays["train_specific"])
+    write(tmp_path / form, made, features="int8")
+    store = read_store(tmp_path / form)
+    store.validate()
+    for task, given in zip(store, made, strict=True):
+        assert set(task.arrays) == set(given.arrays)
+        expected = Arrays({**given.arrays, **encode_features(given.arrays)})
+        for name, array in given.arrays.items():
+            found = task.arrays[name]
+            np.testing.assert_array_equal(found, expected[name])
+            if array.dtype.kind == "f":
+                assert found.dtype == array.dtype
+                assert 0 < np.abs(np.float32(found) - array).max() < 0.02
+            assert found is task.arrays[name]
+            assert not found.flags.writeable
+            assert found.flags.aligned
+    assert "two: 2 tasks" in store.describe()
+    assert store["sounds"].thumbnail(0) == b"two"
+    task = read_store(tmp_path / form)["sounds"]
+    assert task_digest(pickle.loads(pickle.dumps(task))) == task_digest(store["sounds"])
+
+
+def test_equal_rows_of_one_side_stay_equal(tmp_path, rng):
+    made = tasks(rng)[1]
+    side = made.arrays["train_general"]
+    made.arrays["test_general"][1] = side[4]
+    write(tmp_path / "coded", [made], features="int8")
+    arrays = read_store(tmp_path / "coded")["sounds"].arrays
+    assert np.array_equal(arrays["test_general"][1], arrays["train_general"][4])
+    assert not np.array_equal(arrays["test_general"][1], side[4])
+
+
+def test_only_what_is_asked_for_is_decoded(tmp_path, rng, monkeypatch):
+    decoded = []
+
+    def watched(encoded, dtype):
+        decoded.append(encoded.codes.shape)
+        return decode(encoded, dtype)
+
+    write(tmp_path / "coded", tasks(rng), features="int8")
+    monkeypatch.setattr("hmcl_jax.data.encoding.decode", watched)
+    task = read_store(tmp_path / "coded")["animals"]
+    assert "tree_features" in task.arrays
+    assert "thumbnails" not in task.arrays
+    assert len(task.arrays) == 6
+    assert task.size("train") == 12
+    assert not decoded
+    assert task.arrays["train_features"].shape == task.arrays.get("train_features").shape
+    assert decoded == [(12, 8)]
+
+
+def test_it_is_half_as_large_and_the_same_each_time(tmp_path):
+    made = synthetic_stream(tasks=2, dimension=256, train=512, test=128).tasks
+    made = [
+        type(task)(
+            **vars(task)
+            | {
+                "arrays": {
+                    k: v.astype("f2") if v.dtype == "f4" else v for k, v in task.arrays.items()
+                }
+            }
+        )
+        for task in made
+    ]
+    for name, features in (("plain.zip", None), ("a.zip", "int8"), ("b.zip", "int8")):
+        write(tmp_path / name, made, features=features)
+    plain, coded, again = ((tmp_path / f"{n}.zip").read_bytes() for n in ("plain", "a", "b"))
+    assert coded == again
+    assert len(coded) < 0.55 * len(plain)
+    write(tmp_path / "c", made, features="int8")
+    assert read_store(tmp_path / "c").fingerprint == read_store(tmp_path / "a.zip").fingerprint
+
+
+@pytest.mark.parametrize("device_memory", [1024.0, 0.001])
+def test_a_run_is_that_of_the_decoded_arrays(tmp_path, device_memory):
+    made = synthetic_stream(tasks=2, classes=2, dimension=8, train=64, test=8)
+    about = {"name": "s", "backbone": "b", "K": made.K, "tau": made.tau}
+    write_store(tmp_path / "coded.zip", made.tasks, features="int8", **about)
+    coded = read_store(tmp_path / "coded.zip")
+    write_store(tmp_path / "plain.zip", coded.tasks, **about)
+    config = TrainConfig(classification=Schedule(1, 0.01), batch=8, device_memory=device_memory)
+    found, expected = (
+        run_stream(read_store(tmp_path / name), ["hmcl_mr"], [0], config)["hmcl_mr"]
+        for name in ("coded.zip", "plain.zip")
+    )
+    for modality, heads in expected.heads.items():
+        np.testing.assert_array_equal(found.heads[modality], heads)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def save(part, edit):
+    """Changes a part of an encoded array, and its entry with it."""
+
+    def fault(folder, entry):
+        file = folder / f"train_features.{part}.npy"
+        values = edit(np.load(file))
+        np.save(file, values)
+        entry[part] |= {"shape": list(values.shape), "dtype": values.dtype.str}
+
+    return fault
+
+
+def plant(index, value):
+    def edit(array):
+        array[index] = value
+        return array
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (save("scales", plant(3, np.nan)), r"train_features.scales row 3 must be finite.*got nan"),
+        (save("scales", plant(3, np.inf)), r"scales row 3 must be finite and >= 0, got inf"),
+        (save("scales", plant(5, -1)), r"scales row 5 must be finite and >= 0, got -1"),
+        (save("scales", plant(5, 1e38)), "train_features row 5 is not finite"),
+        (save("offset", plant(2, np.nan)), r"animals/train_features.offset .*column 2"),
+        (
+            save("scales", lambda a: a[:-1]),
+            r"scales must be float32 of shape \(12,\), got .* \(11,",
+        ),
+        (save("scales", np.float64), r"scales must be float32 of shape \(12,\), got float64"),
+        (save("offset", lambda a: a[:7]), r"offset must be float32 of shape \(8,\), got .*\(7,\)"),
+        (save("codes", np.int16), r"codes must be int8 of .*, got int16"),
+        (
+            save("codes", lambda a: a[0]),
+            r"codes must be int8 of shape \(n, d\), got int8 of shape \(8,\)",
+        ),
+        (lambda _, e: e.update(encoding="int4"), "'int4'; known is 'int8'.*newer version"),
+        (lambda _, e: e.update(dtype="<f8"), "train_features must decode to <f2 or <f4, got '<f8'"),
+        (lambda _, e: e.pop("scales"), "not a readable store: KeyError: 'scales'"),
+        (lambda folder, _: (folder / "train_features.offset.npy").unlink(), "offset.npy"),
+    ],
+)
+def test_damage_that_is_signed_is_refused(tmp_path, rng, fault, message):
+    path = tmp_path / "coded"
+    write(path, tasks(rng), features="int8")
+    manifest = json.loads((path / "manifest.json").read_text())
+    fault(path / "animals", manifest["tasks"][0]["arrays"]["train_features"])
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    if (path / "animals" / "train_features.offset.npy").exists():
+        sign(path)
+    for verify in (True, False):
+        with pytest.raises(StoreError, match=message):
+            read_store(path, verify).validate()
+
+
+@pytest.mark.parametrize("part", ["codes", "scales", "offset"])
+def test_every_part_has_a_checksum(tmp_path, rng, part):
+    write(tmp_path / "coded", tasks(rng), features="int8")
+    victim = tmp_path / "coded" / "animals" / f"train_features.{part}.npy"
+    victim.write_bytes(victim.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(StoreError, match=rf"train_features\.{part}\.npy does not match its check"):
+        read_store(tmp_path / "coded")
+
+
+def test_labels_are_not_encoded(tmp_path, rng):
+    write(tmp_path / "coded", tasks(rng), features="int8")
+    path = tmp_path / "coded" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    arrays = manifest["tasks"][0]["arrays"]
+    assert [name for name, entry in arrays.items() if "encoding" not in entry] == [
+        "test_labels",
+        "train_labels",
+    ]
+    arrays["train_labels"]["encoding"] = "int8"
+    path.write_text(json.dumps(manifest))
+    sign(tmp_path / "coded")
+    with pytest.raises(StoreError, match=r"train_labels has the encoding 'int8'.*for features"):
+        read_store(tmp_path / "coded")
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [((7, 2), np.nan, "train_features row 7 is not finite"), (3, 6e4, "row 3 has radius")],
+)
+def test_writing_names_the_row_of_a_fault(tmp_path, rng, index, value, message):
+    made = tasks(rng)
+    made[0].arrays["train_features"][index] = value
+    with pytest.raises(StoreError, match=message):
+        write(tmp_path / "coded", made, features="int8")
+    with pytest.raises(StoreError, match=r"features must be None .* or 'int8', got 'int4'"):
+        write(tmp_path / "coded", made, features="int4")
+    assert not list(tmp_path.iterdir())
