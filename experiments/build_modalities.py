@@ -4,9 +4,9 @@
     python experiments/build_modalities.py --cache CACHE --select
     python experiments/build_modalities.py --cache CACHE --out pocket_modalities.zip
 
-A maintainer's tool, like build_pocket.py, whose cache it shares. It trains the text tower of
-pocket16 again, checks that texts are where the shipped store has them, and trains a tower for each
-new modality against these texts. With --select it compares settings of the new towers on
+A maintainer's tool, like build_pocket.py, whose cache it shares. It opens the text tower of
+pocket16 in the package, checks that texts are where the shipped store has them, and trains a tower
+for each new modality against these texts. With --select it compares settings of the new towers on
 names of the base that are held out. The settings it is built with are those of pocket16 with
 fewer steps, set by hand before any score was seen on the tasks.
 """
@@ -22,11 +22,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from build_pocket import thumbnails
-from pocket import encoders, evaluate, extension, modalities, towers
+from pocket import encoders, evaluate, extension, modalities
 from pocket.sources import SOURCES, fetch
 from pocket.texttower import TextTower
 
 from hmcl_jax import identity_heads, load_pocket
+from hmcl_jax.data.pocket_towers import DIM
 from hmcl_jax.data.store import Store, Task, read_store, write_store
 
 SHIPPED = Path(__file__).parent.parent / "hmcl_jax" / "data" / "pocket_modalities.zip"
@@ -52,7 +53,7 @@ def main() -> None:
     planned = modalities.plan_extensions(cache, encoder, texts.chains)
     found = {name: modalities.Encoding(name, plan, encoder) for name, plan in planned.items()}
     if arguments.select:
-        select(found, texts)
+        select(found, texts, pocket)
         return
     fingerprint = build(found, texts, pocket, arguments.out)
     print(f"wrote {arguments.out}, fingerprint {fingerprint}")
@@ -63,14 +64,15 @@ def main() -> None:
         sys.exit(0 if same else 1)
 
 
-def select(found: dict[str, modalities.Encoding], texts: TextTower) -> None:
+def select(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store) -> None:
     """Trains every candidate on four fifths of the names and scores it on the others."""
+    start = extension.Start.of(texts.towers, pocket)
     for name, encoding in found.items():
         pairs = encoding.pairs(texts)
         held = pairs.held_out()
         for settings in extension.CANDIDATES:
             config = dataclasses.replace(encoding.extension.config, **settings)
-            tower = extension.Tower(config, pairs.rows(~held), texts.tau)
+            tower = extension.Tower(config, pairs.rows(~held), start)
             score = tower.score(pairs.rows(held))
             print(f"{name} {settings}: R@5 {score:.3f} of {held.sum()} held out", flush=True)
 
@@ -78,10 +80,11 @@ def select(found: dict[str, modalities.Encoding], texts: TextTower) -> None:
 def build(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store, out: Path) -> str:
     """Trains the new towers on their whole bases, scores the tasks and writes the store."""
     tasks, report = {}, {}
+    start = extension.Start.of(texts.towers, pocket)
     for name, encoding in found.items():
         config = encoding.extension.config
         pairs = encoding.pairs(texts)
-        tower = extension.Tower(config, pairs, pocket.tau)
+        tower = extension.Tower(config, pairs, start)
         tasks[name] = make_task(name, encoding, tower, texts)
         report[name] = {
             "pairs of the base": len(pairs.inputs),
@@ -90,7 +93,7 @@ def build(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store
         }
     scored = []
     for name, task in tasks.items():
-        heads = identity_heads([task.general, task.specific], towers.DIM)
+        heads = identity_heads([task.general, task.specific], DIM)
         zero = evaluate.score(task, heads, pocket.K)
         alone = evaluate.single_task(task, pocket.K, pocket.tau)
         print(f"{name}: chance {task.chance:.3f}, zero-shot {zero:.3f}, single task {alone:.3f}")

@@ -1,6 +1,7 @@
 """The embedded stream: what it promises, recomputed from the shipped file."""
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import scipy.stats
 import hmcl_jax
 from hmcl_jax.continual import TrainConfig, run_stream
 from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.evaluation import class_tree_correlation, measure_task
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -80,9 +82,8 @@ def test_zero_shot_scores_are_what_the_manifest_says(store):
 
 
 def test_hierarchy(store):
-    right, radii, depths, pictures = [], [], [], []
+    right, radii, depths = [], [], []
     for task in store:
-        pictures.append(radius(samples(task)))
         if not task.tree:
             continue
         parents = dict(task.tree)
@@ -96,11 +97,34 @@ def test_hierarchy(store):
             while chain[-1] in parents:
                 chain.append(parents[chain[-1]])
             depths.append(len(chain))
-    assert np.mean(radii) < np.mean(np.concatenate(pictures))
     assert np.mean(right) >= 0.75
     correlation = scipy.stats.spearmanr(radii, depths)
     assert correlation.statistic > 0
     assert correlation.pvalue < 0.01
+    assert class_tree_correlation(store)[0] >= 0.40
+
+
+def test_radii_are_free_and_cones_hold_their_pictures(store):
+    found = [measure_task(task, store.K).pairs for task in store]
+    pictures = radius(np.concatenate([samples(task) for task in store]))
+    assert pictures.std() / pictures.mean() >= 0.03
+    assert np.mean([pairs.further for pairs in found]) >= 0.95
+    entailed, others = (
+        np.mean([getattr(pairs, name) for pairs in found])
+        for name in ("entailed", "entailed_others")
+    )
+    assert entailed >= 0.7
+    assert entailed - others >= 0.1
+
+
+def test_the_provenance_holds_the_measures_of_held_out_pairs(store):
+    held = json.loads(store.provenance["held-out base pairs, towers of nine tenths"])
+    pairs = held["held_out"]
+    assert pairs["entailed"] >= 0.9
+    assert pairs["entailed"] - pairs["entailed_others"] >= 0.35
+    assert pairs["further"] >= 0.95
+    assert pairs["specific_variation"] >= 0.04
+    assert 0.01 <= store.tau <= 0.03
 
 
 def test_train_and_test_have_no_point_in_common(store):

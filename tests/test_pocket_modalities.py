@@ -12,6 +12,7 @@ import hmcl_jax
 from hmcl_jax.continual import Schedule, TrainConfig, read_runs, run_stream
 from hmcl_jax.continual.evaluate import Evaluator
 from hmcl_jax.data.pocket import EMBEDDED
+from hmcl_jax.evaluation import measure_task
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -87,11 +88,15 @@ def test_train_and_test_have_no_point_in_common(store):
 
 def test_texts_lie_nearer_the_origin_than_what_they_name(store):
     for name in NEW:
-        general, specific = (
-            np.linalg.norm(np.float32(store[name].arrays[f"test_{side}"]), axis=1)
-            for side in ("general", "specific")
-        )
-        assert general.max() < specific.min()
+        assert measure_task(store[name], store.K).pairs.further >= 0.95
+
+
+def test_radii_are_free_and_near_those_of_pictures(store, pocket):
+    images = np.mean([measure_task(task, pocket.K).pairs.specific_radius for task in pocket])
+    for name in NEW:
+        found = measure_task(store[name], store.K).pairs
+        assert found.specific_radius == pytest.approx(images, rel=0.2)
+        assert found.specific_variation > 0.01
 
 
 def test_thumbnails_are_small_pictures_of_test_samples(store):

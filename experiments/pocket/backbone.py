@@ -1,14 +1,13 @@
 """The pocket backbone: base pairs, the two trained towers, and points for pictures and texts."""
 
 import dataclasses
-import functools
 import hashlib
 from pathlib import Path
 
-import jax
 import numpy as np
 
-from hmcl_jax import lorentz
+from hmcl_jax.data.pocket_towers import PocketTowers, mix_class_names
+from hmcl_jax.evaluation.frozen import PairMeasures, measure_pairs
 from pocket import encoders, evaluate, towers
 from pocket.pictures import Picture
 from pocket.sources import fetch
@@ -23,27 +22,29 @@ class Base:
     """Everything that the towers are trained on.
 
     Attributes:
-      pictures: per picture ``features``, ``conse``, ``variants`` (several text ids), ``name`` (text
-        id), ``category`` (text id or -1) and ``collection`` (index).
+      pictures: per picture ``features`` and ``logits`` of the encoder, ``mixtures`` of ConSE,
+        ``variants`` (several text ids), ``name`` (text id), ``category`` and ``top``, the nearest
+        and the most general category (text id or -1), and ``collection`` (index).
       collections: their names.
       texts: all texts.
       embeddings: of the texts.
-      pairs: (child, parent) text ids from WordNet.
+      chains: rows (noun, ancestor, levels, whether the noun has nouns below it) of WordNet, the
+        first two as text ids.
       copies: base pictures left out because a task has them, by collection.
       mean: of the picture features.
       spread: of the picture features.
-      names: embeddings of the ImageNet classes, for ConSE.
+      class_names: embeddings of the ImageNet classes, for ConSE.
     """
 
     pictures: dict[str, np.ndarray]
     collections: tuple[str, ...]
     texts: tuple[str, ...]
     embeddings: np.ndarray
-    pairs: np.ndarray
+    chains: np.ndarray
     copies: dict[str, int]
     mean: np.ndarray
     spread: np.ndarray
-    names: np.ndarray
+    class_names: np.ndarray
 
     def part(self, held_out: bool) -> "Base":
         """The pictures and text pairs held out for choosing settings (a tenth), or the others.
@@ -55,9 +56,9 @@ class Base:
             return hashlib.sha256(self.texts[text].encode()).digest()[0] % 10 == 0
 
         rows = np.array([chosen(i) for i in self.pictures["name"]]) == held_out
-        pairs = np.array([chosen(child) for child, _ in self.pairs]) == held_out
+        chains = np.array([chosen(i) for i in range(len(self.texts))])[self.chains[:, 0]]
         pictures = {key: values[rows] for key, values in self.pictures.items()}
-        return dataclasses.replace(self, pictures=pictures, pairs=self.pairs[pairs])
+        return dataclasses.replace(self, pictures=pictures, chains=self.chains[chains == held_out])
 
 
 def prepare(
@@ -71,7 +72,7 @@ def prepare(
     """Base pairs without pictures or near-duplicates of the tasks, and WordNet's text pairs."""
     wordnet = WordNet(fetch("wordnet", cache))
     chains = encoders.imagenet_chains(fetch("imagenet_names", cache), wordnet)
-    names = encoders.imagenet_embeddings(text, chains)
+    class_names = np.float16(encoders.imagenet_embeddings(text, chains)).astype(np.float32)
     everything = np.concatenate([e["features"] for e in base_encoded.values()])
     mean, spread = everything.mean(0), everything.std(0) + 1e-6
     seen = {h for e in encoded.values() for h in e["hashes"]}
@@ -82,7 +83,8 @@ def prepare(
         return ids.setdefault(text, len(ids))
 
     rows: dict[str, list] = {
-        key: [] for key in ("features", "conse", "variants", "name", "category", "collection")
+        key: []
+        for key in ("features", "logits", "variants", "name", "category", "top", "collection")
     }
     copies = {}
     for number, (collection, found) in enumerate(base.items()):
@@ -92,82 +94,105 @@ def prepare(
         copies[collection] = int((~ok).sum())
         for index in np.flatnonzero(ok):
             picture = found[e["kept"][index]]
-            words, category = picture.texts, picture.category[:1]
+            words, category = picture.texts, picture.category
             if not words:  # a photograph without words: what the encoder itself sees in it
                 chain = chains[int(e["logits"][index].argmax())]
-                words, category = [*chain[0], chain[1][0]], chain[1]
+                words, category = (*chain[0], chain[1][0]), tuple(names[0] for names in chain[1:])
             texts = [identify(t) for t in words]
             rows["variants"].append((texts * 3)[:3])
             rows["name"].append(texts[0])
             rows["category"].append(identify(category[0]) if category else -1)
+            rows["top"].append(identify(category[-1]) if len(category) > 1 else -1)
             rows["collection"].append(number)
-        rows["features"].append((e["features"][ok] - mean) / spread)
-        rows["conse"].append(encoders.conse(e["logits"][ok], names))
-    used = {name.lower() for plan in plans.values() for row in plan.tree for name in row}
-    used |= {name.lower() for plan in plans.values() for name in plan.classes}
-    pairs = [(identify(c), identify(p)) for c, p in wordnet.pairs(used)[::3]]
-    stacked = {key: np.concatenate(rows.pop(key)) for key in ("features", "conse")}
+        rows["features"].append(e["features"][ok])
+        rows["logits"].append(e["logits"][ok])
+    leaves, nodes = evaluated_names(plans)
+    hypernyms = [
+        (identify(noun), identify(ancestor), levels, inner)
+        for noun, ancestor, levels, inner in wordnet.chains(leaves, nodes)
+    ]
+    stacked = {key: np.concatenate(rows.pop(key)) for key in ("features", "logits")}
     return Base(
         pictures={
-            **{key: values.astype(np.float32) for key, values in stacked.items()},
+            **stacked,
+            "mixtures": np.asarray(mix_class_names(stacked["logits"], class_names)),
             **{key: np.array(values) for key, values in rows.items()},
         },
         collections=tuple(base),
         texts=tuple(ids),
         embeddings=text(list(ids)),
-        pairs=np.array(pairs),
+        chains=np.array(hypernyms),
         copies=copies,
         mean=mean,
         spread=spread,
-        names=names,
+        class_names=class_names,
     )
 
 
+def evaluated_names(plans: dict[str, TaskPlan]) -> tuple[set[str], set[str]]:
+    """Classes and leaves of the tasks' trees, and all nodes of these trees, in lower case."""
+    nodes = {name.lower() for plan in plans.values() for row in plan.tree for name in row}
+    inner = {parent.lower() for plan in plans.values() for _, parent in plan.tree}
+    classes = {name.lower() for plan in plans.values() for name in plan.classes}
+    return (nodes - inner) | classes, nodes
+
+
 class Backbone:
-    """Two towers, trained on a base."""
+    """Two towers, trained on a base.
+
+    Attributes:
+      base: what they were trained on.
+      text: the encoder of texts.
+      config: settings of the training.
+      towers: as the package holds them.
+      tau: the learned temperature.
+    """
 
     def __init__(
         self, base: Base, text: encoders.TextEncoder, config: towers.TowerConfig | None = None
     ) -> None:
         self.base, self.text = base, text
         self.config = config or towers.TowerConfig()
-        self.params = towers.train(self.config, base.pictures, base.embeddings, base.pairs)
-        self.tau = float(np.exp(-min(float(self.params["scale"]), np.log(100.0))))
-        self._picture = jax.jit(functools.partial(towers.picture_tangent, config=self.config))
-        self._text = jax.jit(functools.partial(towers.text_tangent, config=self.config))
+        standard = np.float32((base.pictures["features"] - base.mean) / base.spread)
+        params = towers.train(
+            self.config, base.pictures | {"features": standard}, base.embeddings, base.chains
+        )
+        self.tau = towers.temperature(params)
+        kept = {side: params[side] for side in ("text", "picture")}
+        prepared = (base.mean, base.spread, base.class_names)
+        self.towers = PocketTowers(
+            kept, *(np.float32(x) for x in prepared), K=self.config.K
+        ).rounded()
 
     def pictures(self, e: Encoded) -> np.ndarray:
         """Points of encoded pictures, float16."""
-        features = ((e["features"] - self.base.mean) / self.base.spread).astype(np.float32)
-        return self._points(features, encoders.conse(e["logits"], self.base.names))
-
-    def _points(self, features: np.ndarray, conse: np.ndarray) -> np.ndarray:
-        tangent = self._picture(self.params, features=features, conse=conse.astype(np.float32))
-        return np.asarray(lorentz.exp_map0(tangent, self.config.K)).astype(np.float16)
+        return np.asarray(self.towers.pictures(e["features"], e["logits"])).astype(np.float16)
 
     def texts(self, texts: list[str], prompts: tuple[str, ...] = ("{}",)) -> np.ndarray:
         """Points of texts, prompts averaged in the tangent space, float16."""
-        tangents = [
-            self._text(self.params, texts=self.text([p.format(t) for t in texts])) for p in prompts
-        ]
-        mean = np.mean([np.asarray(t) for t in tangents], axis=0)
-        return np.asarray(lorentz.exp_map0(mean, self.config.K)).astype(np.float16)
+        return place_texts(self.towers, self.text, texts, prompts)
 
-    def held_out(self, held: Base) -> dict[str, float]:
-        """R@5 both ways between held-out pictures and their names, and how texts are ordered."""
-        scores = {}
-        for number, collection in enumerate(held.collections):
+    def held_out(self, held: Base) -> tuple[PairMeasures, float]:
+        """Measures of held-out pictures and their names, and R@5, the mean over collections."""
+        found, names = np.unique(held.pictures["name"], return_inverse=True)
+        general = self.texts([held.texts[i] for i in found])
+        specific = self.pictures(held.pictures)
+        pairs = np.stack([np.arange(len(names)), names], axis=1)
+        scores = []
+        for number in np.unique(held.pictures["collection"]):
             rows = np.flatnonzero(held.pictures["collection"] == number)
-            found, names = np.unique(held.pictures["name"][rows], return_inverse=True)
-            general = self.texts([held.texts[i] for i in found])
-            specific = self._points(held.pictures["features"][rows], held.pictures["conse"][rows])
-            pairs = np.stack([np.arange(len(rows)), names], axis=1)
-            distances = evaluate.distances(general, specific, self.config.K)
-            scores[collection] = evaluate.recall(distances, pairs)
-        scores["mean"] = float(np.mean(list(scores.values())))
-        child, parent = (
-            np.linalg.norm(self.texts([held.texts[i] for i in held.pairs[:, k]]), axis=1)
-            for k in (0, 1)
-        )
-        scores["parents nearer"] = float(np.mean(parent < child))
-        return scores
+            used, column = np.unique(names[rows], return_inverse=True)
+            far = evaluate.distances(general[used], specific[rows], self.config.K)
+            scores.append(evaluate.recall(far, np.stack([np.arange(len(rows)), column], axis=1)))
+        return measure_pairs(general, specific, pairs, self.config.K), float(np.mean(scores))
+
+
+def place_texts(
+    towers: PocketTowers,
+    encoder: encoders.TextEncoder,
+    texts: list[str],
+    prompts: tuple[str, ...] = ("{}",),
+) -> np.ndarray:
+    """Points of texts, prompts averaged in the tangent space, float16."""
+    embeddings = np.stack([encoder([p.format(t) for t in texts]) for p in prompts])
+    return np.asarray(towers.texts(embeddings)).astype(np.float16)

@@ -202,18 +202,3 @@ def imagenet_embeddings(
     text([name for chain in chains for names in chain for name in names])  # all at once
     mixed = [sum(fade**i * text(names).mean(0) for i, names in enumerate(c)) for c in chains]
     return np.stack(mixed) / np.linalg.norm(mixed, axis=1, keepdims=True)
-
-
-def conse(
-    logits: np.ndarray, names: np.ndarray, temperature: float = 2.0, top: int = 20
-) -> np.ndarray:
-    """Pictures in text space: class-name embeddings mixed by class probabilities, normalised.
-
-    Temperature and top, like the fading of :func:`imagenet_embeddings`, were tried out by hand on
-    zero-shot scores of the tasks, CIFAR-10 above all, which are therefore a little optimistic.
-    """
-    order = np.argsort(-logits, axis=1)[:, :top]
-    kept = np.take_along_axis(logits, order, axis=1) / temperature
-    weights = np.exp(kept - kept.max(axis=1, keepdims=True))
-    mixed = np.einsum("nk,nkd->nd", weights, names[order])
-    return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)

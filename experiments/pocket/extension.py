@@ -1,12 +1,13 @@
-"""Towers of further modalities, trained against the text tower of pocket16 as it is.
+r"""Towers of further modalities, trained against the text tower of pocket16 as it is.
 
-The texts' points and the temperature are fixed, so that a stream may mix the tasks of pocket16 with
-tasks in a new modality. A tower gives, like that of the pictures, a direction and one length. With
-ConSE's mixture its first 384 dimensions are given and the others learned; without, all are learned.
+The points of the texts and the temperature are fixed, so that a stream may mix the tasks of
+pocket16 with tasks in a new modality. A tower has the form of that of the pictures,
+:math:`v = \alpha \, e^{\ell(x)} (\sqrt{512} \, [c; 0] + g(x))`, and begins with the alpha of the
+pictures and with their mean component along the shared axis, so that its radii begin near theirs.
+A modality without ConSE's mixture c has :math:`g(x)` alone.
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -14,41 +15,43 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hmcl_jax import entailment, lorentz
+from hmcl_jax import lorentz
+from hmcl_jax.data.pocket_towers import DIM, TEXT_DIM, PocketTowers, network
+from hmcl_jax.data.store import Store
 from pocket import evaluate
-from pocket.towers import DIM
-
-TEXT_DIM = 384
+from pocket.towers import (
+    TowerConfig,
+    cone_loss,
+    contrastive_loss,
+    initial_network,
+    separation_loss,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtensionConfig:
     """Settings of the training.
 
+    The cone and separation terms are those of the towers of pocket16.
+
     Attributes:
-      hidden: width of the network.
-      kept: share of the squared direction of the first 384 dimensions, as in pocket16.
-      length: initial tangent length.
+      hidden: units of the network that gives directions.
+      length_hidden: units of the network that gives lengths.
       steps: of the optimizer.
       batch: pairs per step.
       learning_rate: peak.
       weight_decay: of AdamW.
       dropout: of inputs and hidden units.
-      entailment_weight: of the cone term.
-      K: squared radius of the hyperboloid.
       seed: of everything random.
     """
 
     hidden: int = 512
-    kept: float = 0.5
-    length: float = 2.0
+    length_hidden: int = 128
     steps: int = 150
     batch: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     dropout: float = 0.25
-    entailment_weight: float = 0.2
-    K: float = 10.0
     seed: int = 0
 
 
@@ -85,89 +88,108 @@ class Pairs:
         return np.isin(self.variants[:, 0], chosen)
 
 
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where a tower begins: at the pictures of pocket16.
+
+    Attributes:
+      alpha: log alpha of their tower.
+      axis: their mean tangent component along the shared axis, the last dimension.
+      tau: temperature.
+      K: squared radius of the hyperboloid.
+    """
+
+    alpha: float
+    axis: float
+    tau: float
+    K: float
+
+    @classmethod
+    def of(cls, towers: PocketTowers, pocket: Store) -> "Start":
+        """From the towers of pocket16 and its training pictures."""
+        points = [
+            np.float32(task.arrays["train_features" if task.classes else "train_specific"])
+            for task in pocket
+        ]
+        tangents = lorentz.log_map0(np.concatenate(points), pocket.K)
+        alpha = float(towers.params["picture"]["alpha"])
+        return cls(alpha, float(tangents[:, -1].mean()), pocket.tau, pocket.K)
+
+
 def tangent(
     params: dict[str, Any],
-    config: ExtensionConfig,
     inputs: jax.Array,
     given: jax.Array,
-    key: Any = None,
+    key: jax.Array | None = None,
+    rate: float = 0.0,
 ) -> jax.Array:
     """Tangent vectors of items, (n, 512)."""
-
-    def dropped(x: jax.Array, key: Any) -> jax.Array:
-        if key is None:
-            return x
-        keep = jax.random.bernoulli(key, 1 - config.dropout, x.shape)
-        return jnp.where(keep, x / (1 - config.dropout), 0)
-
-    keys = (None, None) if key is None else jax.random.split(key)
+    keys = [None] * 3 if key is None else jax.random.split(key, 3)
     x = jnp.concatenate([inputs, 3 * given], axis=1)
-    hidden = jax.nn.gelu(dropped(x, keys[0]) @ params["w1"] + params["b1"])
-    learned = dropped(hidden, keys[1]) @ params["w2"] + params["b2"]
-    first = given if given.shape[1] else learned[:, :TEXT_DIM]
-    rest = learned if given.shape[1] else learned[:, TEXT_DIM:]
-    parts = [
-        np.sqrt(share) * part / jnp.linalg.norm(part, axis=1, keepdims=True)
-        for share, part in ((config.kept, first), (1 - config.kept, rest))
-    ]
-    return jnp.exp(params["length"]) * jnp.concatenate(parts, axis=1)
+    if keys[0] is not None:
+        x = jnp.where(jax.random.bernoulli(keys[0], 1 - rate, x.shape), x / (1 - rate), 0)
+    direction = network(params["direction"], x, keys[1], rate)
+    if given.shape[1]:
+        direction += np.sqrt(DIM) * jnp.pad(given, ((0, 0), (0, DIM - TEXT_DIM)))
+    return jnp.exp(params["alpha"] + network(params["length"], x, keys[2], rate)) * direction
 
 
 class Tower:
     """A network from features of one modality into H^512, trained on pairs."""
 
-    def __init__(self, config: ExtensionConfig, pairs: Pairs, tau: float) -> None:
-        self.config = config
+    def __init__(self, config: ExtensionConfig, pairs: Pairs, start: Start) -> None:
+        self.config, self.K = config, start.K
         self.mean, self.spread = pairs.inputs.mean(axis=0), pairs.inputs.std(axis=0) + 1e-6
-        self.params = self._train(pairs, tau)
-        self._tangent = jax.jit(functools.partial(tangent, config=config))
+        self.params = self._train(pairs, start)
+        self._tangent = jax.jit(tangent)
 
     def _standard(self, inputs: np.ndarray) -> np.ndarray:
         return ((inputs - self.mean) / self.spread).astype(np.float32)
 
     def __call__(self, inputs: np.ndarray, given: np.ndarray) -> np.ndarray:
         """Points of items, float16."""
-        found = self._tangent(
-            self.params, inputs=self._standard(inputs), given=given.astype(np.float32)
-        )
-        return np.asarray(lorentz.exp_map0(found, self.config.K)).astype(np.float16)
+        tangents = self._tangent(self.params, self._standard(inputs), given.astype(np.float32))
+        return np.asarray(lorentz.exp_map0(tangents, self.K)).astype(np.float16)
 
     def score(self, pairs: Pairs) -> float:
         """R@5 both ways between items and their names."""
         names, column = np.unique(pairs.variants[:, 0], return_inverse=True)
         points = self(pairs.inputs, pairs.given)
-        far = evaluate.distances(pairs.texts[names], points, self.config.K)
+        far = evaluate.distances(pairs.texts[names], points, self.K)
         return evaluate.recall(far, np.stack([np.arange(len(points)), column], axis=1))
 
-    def _train(self, pairs: Pairs, tau: float) -> dict[str, jax.Array]:
-        config = self.config
+    def _train(self, pairs: Pairs, start: Start) -> dict[str, Any]:
+        config, recipe = self.config, TowerConfig()
         inputs, given = self._standard(pairs.inputs), pairs.given.astype(np.float32)
-        fan_in, fan_out = inputs.shape[1] + given.shape[1], DIM - given.shape[1]
+        fan_in = inputs.shape[1] + given.shape[1]
         key = jax.random.key(config.seed)
         first, last = jax.random.split(key)
+        # Without a mixture the network alone gives the direction, so it begins longer.
+        scale = 0.5 if given.shape[1] else 2.0
         params = {
-            "w1": jax.random.normal(first, (fan_in, config.hidden)) / np.sqrt(fan_in),
-            "b1": jnp.zeros(config.hidden),
-            "w2": jax.random.normal(last, (config.hidden, fan_out)) / np.sqrt(config.hidden),
-            "b2": jnp.zeros(fan_out),
-            "length": jnp.log(jnp.asarray(config.length)),
+            "direction": initial_network(first, fan_in, config.hidden, DIM, scale),
+            "length": initial_network(last, fan_in, config.length_hidden, 1, 0.3),
+            "alpha": jnp.asarray(start.alpha),
         }
+        bias = params["direction"]["b2"]
+        params["direction"]["b2"] = bias.at[-1].set(start.axis / np.exp(start.alpha))
         schedule = optax.cosine_onecycle_schedule(config.steps, config.learning_rate)
         tx = optax.adamw(schedule, weight_decay=config.weight_decay)
 
         def loss(params: Any, batch: Any, key: Any) -> jax.Array:
             points = lorentz.exp_map0(
-                tangent(params, config, batch["inputs"], batch["given"], key), config.K
+                tangent(params, batch["inputs"], batch["given"], key, config.dropout), start.K
             )
-            logits = -lorentz.pairwise_distance(batch["text"], points, config.K) / tau
-            same = batch["name"][:, None] == batch["name"][None, :]
-            targets = same / same.sum(axis=1, keepdims=True)
-            contrast = -sum(
-                jnp.sum(targets * jax.nn.log_softmax(logits, axis=axis), axis=axis).mean()
-                for axis in (0, 1)
+            text, name = batch["text"], batch["name"]
+            same = (name[:, None] == name[None, :]).astype(points.dtype)
+            far = lorentz.pairwise_distance(text, points, start.K)
+            cone = cone_loss(text, points, recipe.eta, start.K).mean()
+            apart = separation_loss(text, points, same, recipe.separation_margin, start.K)
+            return (
+                contrastive_loss(-far / start.tau, same)
+                + recipe.cone_weight * cone
+                + recipe.separation_weight * apart
             )
-            cone = entailment.entailment_loss(batch["text"], points, K=config.K).mean()
-            return contrast / 2 + config.entailment_weight * cone
 
         @jax.jit
         def step(params: Any, state: Any, batch: Any, key: Any) -> Any:

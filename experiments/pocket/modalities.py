@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 
+from hmcl_jax.data.pocket_towers import mix_class_names
 from pocket import encoders, evaluate, pictures, sounds, stream, thermal
 from pocket.backbone import Encoded
 from pocket.extension import ExtensionConfig, Pairs, Tower
@@ -125,11 +127,12 @@ class Encoding:
             return encoded["features"]
         return np.hstack([encoded["features"], np.stack([more(p.draw()) for p in drawn])])
 
-    def given(self, encoded: Encoded, names: np.ndarray) -> np.ndarray:
+    def given(self, encoded: Encoded, names: jax.Array) -> np.ndarray:
         """ConSE's mixtures, or nothing."""
         if not self.extension.mixed:
             return np.zeros((len(encoded["kept"]), 0))
-        return encoders.conse(encoded["logits"], names)
+        mixtures = np.asarray(mix_class_names(encoded["logits"], names))
+        return mixtures / np.linalg.norm(mixtures, axis=1, keepdims=True)
 
     def pairs(self, texts: TextTower) -> Pairs:
         """The base of the tower."""
@@ -144,14 +147,14 @@ class Encoding:
         encoded = _rows(self.base, self.used)
         return Pairs(
             self.inputs(encoded, self.found),
-            self.given(encoded, texts.names),
+            self.given(encoded, texts.towers.class_names),
             np.array(variants),
             texts(list(ids)),
         )
 
     def points(self, tower: Tower, texts: TextTower) -> np.ndarray:
         """Points of the task's samples."""
-        given = self.given(self.task, texts.names)
+        given = self.given(self.task, texts.towers.class_names)
         return tower(self.inputs(self.task, self.samples), given)
 
 

@@ -243,6 +243,10 @@ these.
 Nothing of CIFAR-10 and MNIST is in it, and nothing of timgm6mb and freepats in either file: on
 their sounds the audio tower was trained.
 
+`pocket_towers.npz` holds the towers of pocket16: parameters that were trained on features of the
+works below, the mean and spread of picture features, and MiniLM embeddings of the names of the
+ImageNet classes. No picture and no caption is in it.
+
 `experiments/build_pocket.py` and `experiments/build_modalities.py` download each package by this
 name and version and check its SHA-256 (in `experiments/pocket/sources.py`, from which this page is
 printed).

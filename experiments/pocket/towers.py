@@ -1,11 +1,25 @@
-"""Two small towers from frozen features into H^512, trained with the MERU objective on the base.
+r"""Trains the two towers of :mod:`hmcl_jax.data.pocket_towers` on the base pairs.
 
-A tower gives a tangent vector at the origin: a direction and a length. The first 384 of the 512
-dimensions begin as the text space itself, MiniLM's embedding of a text or ConSE's mixture for a
-picture, which keeps what the picture encoder knows of photographs. What is learned either has the
-other 128 dimensions to itself ("join") or is added to all of them ("add"). The length of a text is
-learned from its embedding, within bounds below the length of the pictures, so that generic texts
-can lie nearer the origin.
+With :math:`d_0` the distance to the origin, :math:`\theta(a, b)` the exterior angle at a towards b
+and :math:`\omega(a)` the half aperture of the cone at a, the terms are
+
+- contrast: symmetric cross entropy of :math:`-d(t_i, p_j) \, s` over the captions t and pictures p
+  of a minibatch, with a learned scale s (the temperature is 1 / s); pairs of one name share their
+  positives;
+- cones: :math:`\max(0, \theta(a, b) - \eta \, \omega(a))`, an aperture scaled by
+  :math:`\eta < 1`, for (caption, picture), (category, caption), (category, picture), (top category,
+  caption) and (ancestor, noun);
+- separation: :math:`\max(0, \omega(t_i) + \delta - \theta(t_i, p_j))` over the captions and
+  pictures that do not match, so that a cone leaves other pictures out;
+- order: :math:`(d_0(n) - d_0(a) - h g)^2 / h` for a noun n of WordNet and an ancestor a that lies g
+  levels above it, with the length h of a level, and hinges :math:`\max(0, m - d_0(b) + d_0(a))`
+  along category, caption, picture and from top category to caption (there 2 m).
+
+Two choices make the cones satisfiable. The towers begin with a **shared axis**: a bias gives every
+text and every picture a large equal component along the last of the 512 dimensions. It raises all
+cosines alike, at little cost for the contrast because the space is nearly flat at these radii. And
+the lengths of texts begin with a **warm start**: regression of differences of log length on levels
+of WordNet, before the towers see a picture.
 """
 
 import dataclasses
@@ -18,221 +32,323 @@ import numpy as np
 import optax
 
 from hmcl_jax import entailment, lorentz
+from hmcl_jax.data.pocket_towers import (
+    DIM,
+    TEXT_DIM,
+    Network,
+    Params,
+    network,
+    picture_tangent,
+    text_tangent,
+)
 
-DIM = 512
+Batch = dict[str, Any]
+MAX_SCALE = 100.0
 
 
 @dataclasses.dataclass(frozen=True)
 class TowerConfig:
     """Settings of the training.
 
-    Chosen among :data:`CANDIDATES` by ``build_pocket.py --select``, on held-out base pairs alone.
+    ``build_pocket.py --select`` chose them among the candidates of pocket/candidates.py, on
+    held-out base pairs and frozen features.
 
     Attributes:
-      form: ``"join"`` or ``"add"``, see the module's head.
-      hidden: width of the networks.
-      kept: of the text space: its share of the squared direction, or its weight in the sum.
-      shortest: tangent length of the most general text.
-      longest: tangent length of the most specific text.
-      picture_length: initial tangent length of pictures.
+      hidden: units of the networks that give directions.
+      length_hidden: units of the networks that give lengths.
+      text_length: initial alpha of texts times sqrt(512), about their tangent length without the
+        shared axis.
+      picture_length: likewise of pictures.
+      text_axis: initial component of texts along the shared axis.
+      picture_axis: likewise of pictures.
+      certainty: exponent gamma with which the length of a picture grows with the encoder's
+        certainty.
+      scale: initial scale of the logits; at most 100.
+      eta: share of the half aperture that the cone terms leave to the specific side.
+      cone_weight: of the cone term of captions and pictures.
+      category_weight: of each other cone term.
+      separation_weight: of the separation term.
+      separation_margin: delta, in radians.
+      order_weight: of the order terms together.
+      level: length h of a level of WordNet.
+      margin: m of the order terms.
       epochs: passes over the base.
-      batch: pairs per step.
-      learning_rate: peak.
+      batch: pairs per step, and pairs of WordNet per step.
+      learning_rate: peak of a one-cycle schedule.
+      alpha_rate: learning rate of the alphas, in units of the networks'.
+      scale_rate: learning rate of the scale, likewise.
+      weight_decay: of AdamW.
       dropout: of the hidden units.
-      entailment_weight: of all cone terms together.
-      margin: by which a child's length should exceed its parent's.
+      warm_steps: steps of the warm start.
+      warm_rate: peak learning rate of the warm start.
+      inner_share: share of WordNet's rows whose noun has nouns below it; general texts are rarer
+        than leaves and matter more.
+      stretch: factor on the alpha of pictures after the training, which moves all pictures out and
+        so sets how many lie in the cones of their texts.
       K: squared radius of the hyperboloid.
       seed: of everything random.
     """
 
-    form: str = "join"
     hidden: int = 512
-    kept: float = 0.5
-    shortest: float = 0.95
-    longest: float = 1.1
-    picture_length: float = 2.0
-    epochs: int = 14
+    length_hidden: int = 128
+    text_length: float = 0.4
+    picture_length: float = 0.9
+    text_axis: float = 0.35
+    picture_axis: float = 0.9
+    certainty: float = 0.5
+    scale: float = 50.0
+    eta: float = 0.65
+    cone_weight: float = 1.0
+    category_weight: float = 0.2
+    separation_weight: float = 1.0
+    separation_margin: float = 0.1
+    order_weight: float = 20.0
+    level: float = 0.01
+    margin: float = 0.02
+    epochs: int = 16
     batch: int = 512
     learning_rate: float = 1e-3
+    alpha_rate: float = 5.0
+    scale_rate: float = 10.0
+    weight_decay: float = 1e-2
     dropout: float = 0.25
-    entailment_weight: float = 0.2
-    margin: float = 0.02
+    warm_steps: int = 5000
+    warm_rate: float = 3e-3
+    inner_share: float = 0.8
+    stretch: float = 1.15
     K: float = 10.0
     seed: int = 0
 
 
-CANDIDATES = [
-    {"form": form, "kept": kept, "shortest": shortest, "longest": longest}
-    for form, weights in (("join", (0.3, 0.5)), ("add", (1.0, 2.0)))
-    for kept in weights
-    for shortest, longest in ((0.5, 0.7), (0.95, 1.1))
-]
-
-
-def init(config: TowerConfig, features: int, key: jax.Array) -> dict[str, Any]:
-    """Parameters of both towers."""
-
-    def network(key: jax.Array, fan_in: int, fan_out: int) -> dict[str, jax.Array]:
-        first, last = jax.random.split(key)
-        return {
-            "w1": jax.random.normal(first, (fan_in, config.hidden)) / np.sqrt(fan_in),
-            "b1": jnp.zeros(config.hidden),
-            "w2": jax.random.normal(last, (config.hidden, fan_out)) / np.sqrt(config.hidden),
-            "b2": jnp.zeros(fan_out),
-        }
-
-    keys = jax.random.split(key, 3)
-    learned = DIM - 384 if config.form == "join" else DIM
+def initial_network(key: jax.Array, inputs: int, hidden: int, outputs: int, last: float) -> Network:
+    """Weights whose outputs have a standard deviation of about `last`, times that of GELU."""
+    first, second = jax.random.split(key)
     return {
-        "picture": network(keys[0], features + 384, learned),
-        "text": network(keys[1], 384, learned),
-        "length": network(keys[2], 384, 1),
-        "picture_length": jnp.log(jnp.asarray(config.picture_length)),
-        "scale": jnp.log(jnp.asarray(1 / 0.07)),
+        "w1": jax.random.normal(first, (inputs, hidden)) / np.sqrt(inputs),
+        "b1": jnp.zeros(hidden),
+        "w2": jax.random.normal(second, (hidden, outputs)) * last / np.sqrt(hidden),
+        "b2": jnp.zeros(outputs),
     }
 
 
-def _network(w: dict[str, jax.Array], x: jax.Array, rate: float, key: Any) -> jax.Array:
-    hidden = jax.nn.gelu(x @ w["w1"] + w["b1"])
-    if key is not None:
-        keep = jax.random.bernoulli(key, 1 - rate, hidden.shape)
-        hidden = jnp.where(keep, hidden / (1 - rate), 0)
-    return hidden @ w["w2"] + w["b2"]
+def init(config: TowerConfig, features: int, key: jax.Array) -> Params:
+    """Initial parameters of both towers and of the logits' log scale."""
+
+    def tower(key: jax.Array, inputs: int, length: float, axis: float, last: float) -> Params:
+        first, second = jax.random.split(key)
+        alpha = length / np.sqrt(DIM)
+        direction = initial_network(first, inputs, config.hidden, DIM, 0.5)
+        direction["b2"] = direction["b2"].at[-1].set(axis / alpha)
+        return {
+            "direction": direction,
+            "length": initial_network(second, inputs, config.length_hidden, 1, last),
+            "alpha": jnp.log(alpha),
+        }
+
+    first, second = jax.random.split(key)
+    text = tower(first, TEXT_DIM, config.text_length, config.text_axis, 0.05)
+    picture = tower(
+        second, features + TEXT_DIM, config.picture_length, config.picture_axis, 0.3
+    ) | {"certainty": jnp.asarray(config.certainty)}
+    return {"text": text, "picture": picture, "logits": {"scale": jnp.log(config.scale)}}
 
 
-def _unit(x: jax.Array) -> jax.Array:
-    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+def temperature(params: Params) -> float:
+    """The learned temperature 1 / s."""
+    return float(np.exp(-min(float(params["logits"]["scale"]), np.log(MAX_SCALE))))
 
 
-def _join(config: TowerConfig, given: jax.Array, learned: jax.Array) -> jax.Array:
-    """Unit vectors of a given and a learned part."""
-    if config.form == "add":
-        padded = jnp.pad(given, ((0, 0), (0, DIM - 384)))
-        return _unit(config.kept * padded + learned)
-    parts = [np.sqrt(config.kept) * given, np.sqrt(1 - config.kept) * _unit(learned)]
-    return jnp.concatenate(parts, axis=1)
-
-
-def picture_tangent(
-    params: dict[str, Any],
-    config: TowerConfig,
-    features: jax.Array,
-    conse: jax.Array,
-    key: Any = None,
-) -> jax.Array:
-    """Tangent vectors of pictures, (n, 512)."""
-    inputs = jnp.concatenate([features, 3 * conse], axis=1)
-    correction = _network(params["picture"], inputs, config.dropout, key)
-    return jnp.exp(params["picture_length"]) * _join(config, conse, correction)
-
-
-def text_tangent(
-    params: dict[str, Any], config: TowerConfig, texts: jax.Array, key: Any = None
-) -> jax.Array:
-    """Tangent vectors of texts, (n, 512)."""
-    keys = (None, None) if key is None else jax.random.split(key)
-    direction = _join(config, texts, _network(params["text"], texts, config.dropout, keys[0]))
-    share = jax.nn.sigmoid(_network(params["length"], texts, config.dropout, keys[1]))
-    return (config.shortest + (config.longest - config.shortest) * share) * direction
-
-
-def _contrast(logits: jax.Array, same: jax.Array) -> jax.Array:
-    """Cross entropy both ways; rows of one name share their positives."""
+def contrastive_loss(logits: jax.Array, same: jax.Array) -> jax.Array:
+    """Cross entropy both ways; `same` tells which pairs are positives."""
     targets = same / same.sum(axis=1, keepdims=True)
-    forward = -jnp.sum(targets * jax.nn.log_softmax(logits, axis=1), axis=1).mean()
-    backward = -jnp.sum(targets * jax.nn.log_softmax(logits, axis=0), axis=0).mean()
-    return (forward + backward) / 2
+    terms = [
+        jnp.sum(targets * jax.nn.log_softmax(logits, axis=axis), axis=1).mean() for axis in (0, 1)
+    ]
+    return -sum(terms) / 2
+
+
+def cone_loss(general: jax.Array, specific: jax.Array, eta: float, K: float) -> jax.Array:
+    """How far the specific points lie outside the cones of eta times the aperture, row by row."""
+    angle = entailment.exterior_angle(general, specific, K)
+    return jax.nn.relu(angle - eta * entailment.half_aperture(general, K))
+
+
+def separation_loss(
+    general: jax.Array, specific: jax.Array, same: jax.Array, margin: float, K: float
+) -> jax.Array:
+    """How deep the pairs that do not match lie inside the widened cones, the mean."""
+    angle = entailment.pairwise_exterior_angle(general, specific, K)
+    depth = entailment.half_aperture(general, K)[:, None] + margin - angle
+    return jnp.sum(jax.nn.relu(depth) * (1 - same)) / jnp.maximum(jnp.sum(1 - same), 1)
 
 
 def _loss(
-    params: dict[str, Any], batch: dict[str, jax.Array], key: Any, config: TowerConfig
-) -> Any:
-    keys = jax.random.split(key, 5)
-    lift = functools.partial(lorentz.exp_map0, K=config.K)
-    text = functools.partial(text_tangent, params, config)
-    picture = lift(picture_tangent(params, config, batch["features"], batch["conse"], keys[0]))
-    caption = lift(text(batch["text"], keys[1]))
-    scale = jnp.exp(jnp.minimum(params["scale"], jnp.log(100.0)))
-    logits = -lorentz.pairwise_distance(caption, picture, config.K) * scale
-    same = (batch["name"][:, None] == batch["name"][None, :]).astype(logits.dtype)
-    contrast = _contrast(logits, same)
-
-    category = lift(text(batch["category"], keys[2]))
-    child, parent = lift(text(batch["child"], keys[3])), lift(text(batch["parent"], keys[4]))
-    cone = functools.partial(entailment.entailment_loss, K=config.K)
-    known = batch["categorised"]
-    cones = (
-        cone(caption, picture).mean()
-        + jnp.mean(known * cone(category, caption))
-        + jnp.mean(known * cone(category, picture))
-        + cone(parent, child).mean()
+    params: Params, batch: Batch, key: jax.Array, config: TowerConfig
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    K, first, second = config.K, *jax.random.split(key)
+    picture = lorentz.exp_map0(
+        picture_tangent(params, batch["features"], batch["mixtures"], first, config.dropout), K
     )
+    sides = ("caption", "category", "top", "noun", "ancestor")
+    embeddings = jnp.concatenate([batch[side] for side in sides])
+    points = lorentz.exp_map0(text_tangent(params, embeddings, second, config.dropout), K)
+    caption, category, top, noun, ancestor = jnp.split(points, len(sides))
 
-    def nearer(general: jax.Array, specific: jax.Array) -> jax.Array:
-        gap = lorentz.distance_to_origin(specific, config.K) - lorentz.distance_to_origin(
-            general, config.K
-        )
-        return jax.nn.relu(config.margin - gap)
+    same = (batch["name"][:, None] == batch["name"][None, :]).astype(points.dtype)
+    scale = jnp.exp(jnp.minimum(params["logits"]["scale"], np.log(MAX_SCALE)))
+    contrast = contrastive_loss(-lorentz.pairwise_distance(caption, picture, K) * scale, same)
 
-    order = nearer(parent, child).mean() + jnp.mean(known * nearer(category, caption))
-    return contrast + config.entailment_weight * cones + order, (contrast, cones, order)
+    cone = functools.partial(cone_loss, eta=config.eta, K=K)
+    has_category, has_top = batch["has_category"], batch["has_top"]
+    matching = cone(caption, picture).mean()
+    categories = (
+        jnp.mean(has_category * (cone(category, caption) + cone(category, picture)))
+        + jnp.mean(has_top * cone(top, caption))
+        + cone(ancestor, noun).mean()
+    )
+    separation = separation_loss(caption, picture, same, config.separation_margin, K)
+
+    far = functools.partial(lorentz.distance_to_origin, K=K)
+
+    def hinge(general: jax.Array, specific: jax.Array, margin: float) -> jax.Array:
+        return jax.nn.relu(margin - far(specific) + far(general))
+
+    gap = far(noun) - far(ancestor)
+    order = (
+        jnp.mean((gap - config.level * batch["levels"]) ** 2) / config.level
+        + jnp.mean(has_category * hinge(category, caption, config.margin))
+        + jnp.mean(hinge(caption, picture, config.margin))
+        + jnp.mean(has_top * hinge(top, caption, 2 * config.margin))
+    )
+    total = (
+        contrast
+        + config.cone_weight * matching
+        + config.category_weight * categories
+        + config.separation_weight * separation
+        + config.order_weight * order
+    )
+    return total, (contrast, matching, categories, separation, order)
+
+
+def warm_start(
+    weights: Network, config: TowerConfig, texts: np.ndarray, sample: Any, key: jax.Array
+) -> Network:
+    """Trains the text lengths on WordNet alone.
+
+    The loss is the mean of :math:`(r (\\ell(n) - \\ell(a)) / h - g)^2` for nouns n and ancestors a
+    that lie g levels above, with the initial tangent length r of texts: to first order the
+    difference of tangent lengths in units of h.
+
+    Args:
+      weights: of the length network of texts.
+      config: settings.
+      texts: embeddings of all texts, by id.
+      sample: gives rows (noun, ancestor, levels).
+      key: of dropout.
+
+    Returns:
+      Trained weights.
+    """
+    tx = optax.adamw(
+        optax.cosine_onecycle_schedule(config.warm_steps, config.warm_rate),
+        weight_decay=config.weight_decay,
+    )
+    per_level = np.hypot(config.text_length, config.text_axis) / config.level
+
+    def loss(weights: Network, noun: Any, ancestor: Any, levels: Any, key: Any) -> jax.Array:
+        both = jnp.concatenate([noun, ancestor])
+        lengths = network(weights, both, key, config.dropout)[:, 0]
+        below, above = jnp.split(lengths, 2)
+        return jnp.mean((per_level * (below - above) - levels) ** 2)
+
+    @jax.jit
+    def step(weights: Network, state: Any, *batch: Any) -> Any:
+        updates, state = tx.update(jax.grad(loss)(weights, *batch), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    state = tx.init(weights)
+    for at in range(config.warm_steps):
+        noun, ancestor, levels = sample(config.batch).T
+        batch = (texts[noun], texts[ancestor], levels.astype(np.float32))
+        weights, state = step(weights, state, *batch, jax.random.fold_in(key, at))
+    return weights
+
+
+def _rates(params: Params, config: TowerConfig) -> Params:
+    """Learning rates in units of the networks'."""
+    rates = jax.tree.map(lambda _: 1.0, params)
+    rates["text"]["alpha"] = rates["picture"]["alpha"] = config.alpha_rate
+    rates["picture"]["certainty"] = 0.0
+    rates["logits"]["scale"] = config.scale_rate
+    return rates
 
 
 def train(
-    config: TowerConfig,
-    base: dict[str, np.ndarray],
-    texts: np.ndarray,
-    pairs: np.ndarray,
-) -> dict[str, Any]:
+    config: TowerConfig, pictures: dict[str, np.ndarray], texts: np.ndarray, chains: np.ndarray
+) -> Params:
     """Trains both towers.
 
     Args:
       config: settings.
-      base: per picture ``features``, ``conse``, ``variants`` (several text ids), ``name`` (id),
-        ``category`` (text id or -1).
+      pictures: per picture ``features``, ``mixtures``, ``variants`` (several text ids), ``name``
+        (text id), ``category`` and ``top`` (text id or -1).
       texts: embeddings of all texts, by id.
-      pairs: (child, parent) text ids.
+      chains: rows (noun, ancestor, levels between them, whether the noun has nouns below it), the
+        first two as text ids.
 
     Returns:
       Parameters.
     """
     rng = np.random.default_rng(config.seed)
-    key = jax.random.key(config.seed)
-    params = init(config, base["features"].shape[1], key)
-    count = len(base["features"])
+    key, warm, start = jax.random.split(jax.random.key(config.seed), 3)
+    inner = [np.flatnonzero(chains[:, 3] == flag) for flag in (0, 1)]
+
+    def sample(count: int) -> np.ndarray:
+        of_inner = round(config.inner_share * count)
+        rows = [rng.choice(inner[0], count - of_inner), rng.choice(inner[1], of_inner)]
+        return chains[np.concatenate(rows), :3]
+
+    params = init(config, pictures["features"].shape[1], start)
+    params["text"]["length"] = warm_start(params["text"]["length"], config, texts, sample, warm)
+    count = len(pictures["features"])
     steps = config.epochs * (count // config.batch)
-    schedule = optax.cosine_onecycle_schedule(steps, config.learning_rate)
-    tx = optax.adamw(schedule, weight_decay=1e-2)
-    state = tx.init(params)
+    tx = optax.adamw(
+        optax.cosine_onecycle_schedule(steps, config.learning_rate),
+        weight_decay=config.weight_decay,
+    )
+    rates = _rates(params, config)
 
     @jax.jit
-    def step(params: Any, state: Any, batch: Any, key: Any) -> Any:
-        (loss, parts), gradient = jax.value_and_grad(_loss, has_aux=True)(
-            params, batch, key, config
-        )
+    def step(params: Params, state: Any, batch: Batch, key: jax.Array) -> Any:
+        (_, parts), gradient = jax.value_and_grad(_loss, has_aux=True)(params, batch, key, config)
         updates, state = tx.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, loss, parts
+        updates = jax.tree.map(lambda update, rate: rate * update, updates, rates)
+        return optax.apply_updates(params, updates), state, parts
 
-    at = 0
+    state, at = tx.init(params), 0
     for epoch in range(config.epochs):
         order = rng.permutation(count)
-        for start in range(0, count - config.batch + 1, config.batch):
-            rows = order[start : start + config.batch]
-            column = rng.integers(0, base["variants"].shape[1], len(rows))
-            chosen = pairs[rng.integers(0, len(pairs), config.batch)]
-            category = base["category"][rows]
+        for begin in range(0, count - config.batch + 1, config.batch):
+            rows = order[begin : begin + config.batch]
+            column = rng.integers(0, pictures["variants"].shape[1], len(rows))
+            noun, ancestor, levels = sample(config.batch).T
+            category, top = pictures["category"][rows], pictures["top"][rows]
             batch = {
-                "features": base["features"][rows],
-                "conse": base["conse"][rows],
-                "text": texts[base["variants"][rows, column]],
-                "name": base["name"][rows],
-                "category": texts[np.maximum(category, 0)],
-                "categorised": (category >= 0).astype(np.float32),
-                "child": texts[chosen[:, 0]],
-                "parent": texts[chosen[:, 1]],
+                "features": pictures["features"][rows],
+                "mixtures": pictures["mixtures"][rows],
+                "name": pictures["name"][rows],
+                "caption": texts[pictures["variants"][rows, column]],
+                "category": texts[category],
+                "has_category": (category >= 0).astype(np.float32),
+                "top": texts[top],
+                "has_top": (top >= 0).astype(np.float32),
+                "noun": texts[noun],
+                "ancestor": texts[ancestor],
+                "levels": levels.astype(np.float32),
             }
-            params, state, loss, parts = step(params, state, batch, jax.random.fold_in(key, at))
+            params, state, parts = step(params, state, batch, jax.random.fold_in(key, at))
             at += 1
-        shown = ", ".join(f"{float(x):.3f}" for x in parts)
-        print(f"epoch {epoch + 1}/{config.epochs}: loss {float(loss):.3f} ({shown})", flush=True)
+        shown = ", ".join(f"{float(part):.4f}" for part in parts)
+        print(f"epoch {epoch + 1}/{config.epochs}: {shown}", flush=True)
+    params["picture"]["alpha"] += np.log(config.stretch)
     return params

@@ -141,15 +141,25 @@ class WordNet:
                 rows.setdefault(spoken(child), spoken(parent))
         return sorted((child, parent) for child, parent in rows.items() if child != parent)
 
-    def pairs(self, exclude: set[str], depth: int = 4) -> list[tuple[str, str]]:
-        """(child, parent) words of all nouns that are below `depth` and not excluded."""
-        rows = []
-        for synset, parents in self.above.items():
-            if not parents or len(self.path(synset)) < depth:
+    def chains(self, leaves: set[str], nodes: set[str]) -> list[tuple[str, str, int, bool]]:
+        """Rows (noun, ancestor, levels between them, whether the noun has nouns below it).
+
+        Of all nouns with nouns below them and of every third other one, with all ancestors along
+        the first hypernyms. No row holds one of the `leaves`, and none has two of the `nodes` (in
+        lower case): what evaluated trees say is not learned from.
+        """
+        inner = {parents[0] for parents in self.above.values() if parents}
+        others = [synset for synset in self.above if synset not in inner]
+        rows = set()
+        for synset in (*inner, *others[::3]):
+            path = self.path(synset)
+            words = [spoken(self.words[s]) for s in path]
+            noun = words[0]
+            if not noun.islower() or noun in leaves:
                 continue
-            child, parent = (spoken(self.words[s]) for s in (synset, parents[0]))
-            if child.lower() in exclude or parent.lower() in exclude or not child.islower():
-                continue
-            if child != parent:
-                rows.append((child, parent))
-        return sorted(set(rows))
+            for levels, ancestor in enumerate(words[1:], 1):
+                lower = ancestor.lower()
+                known = lower in leaves or (lower in nodes and noun in nodes)
+                if ancestor != noun and not known:
+                    rows.add((noun, ancestor, levels, synset in inner))
+        return sorted(rows)

@@ -12,8 +12,10 @@ def load_pocket() -> Store:
     """Opens pocket16, the stream that comes with the package; no network, no other file.
 
     Real pictures and texts through pretrained encoders (EfficientNet-Lite0, MiniLM) and two towers
-    into H^512. ``describe()`` gives its tasks and measured scores, DATA_LICENSES.md the sources,
-    ``experiments/build_pocket.py`` the way it was made. Orders: canonical, seq2, seq3.
+    into H^512 (:mod:`hmcl_jax.data.pocket_towers`) with free radii: most texts have their picture
+    in their entailment cone. docs/pocket.md tells how the towers were chosen. ``describe()`` gives
+    tasks and measured scores, DATA_LICENSES.md the sources, ``experiments/build_pocket.py`` the way
+    it was made. Orders: canonical, seq2, seq3.
 
     Returns:
       The store; its arrays are mapped, not loaded.

@@ -1,0 +1,239 @@
+r"""The towers of pocket16: they map frozen features of pictures and texts to points of H^512.
+
+A text enters as its MiniLM embedding :math:`t`, of length 1 with 384 components. A picture enters
+as the features :math:`f` (1280, standardised) and the logits (1000) of EfficientNet-Lite0. Its
+class probabilities mix the MiniLM embeddings of the names of the ImageNet classes (ConSE); the
+mixture has length :math:`n`, near 1 for a picture that looks like one class, and direction
+:math:`c`. The tangent vectors at the origin are
+
+.. math::
+    v_T = \alpha_T \, e^{\ell_T(t)} \, (\sqrt{512} \, [t; 0] + g_T(t)), \qquad
+    v_I = \alpha_I \, e^{\ell_I(x)} (n / 0.75)^{\gamma} \, (\sqrt{512} \, [c; 0] + g_I(x)),
+    \qquad x = [f; 3 c],
+
+with one scalar :math:`\alpha` per modality and networks :math:`g` (512 outputs) and :math:`\ell`
+(one output) of one hidden layer; :math:`[t; 0]` pads to 512 components. The points are
+:math:`\exp_0(v)`, as in MERU, and their radii are free. ``experiments/build_pocket.py`` trains the
+towers and computes the features of the store with the functions of this module.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from hmcl_jax import lorentz
+
+DIM = 512
+TEXT_DIM = 384
+TEMPERATURE, CLASSES = 2.0, 20  # of the class probabilities, and how many of them are mixed
+USUAL_LENGTH = 0.75  # of a mixture
+Network = dict[str, jax.Array]
+Params = dict[str, dict[str, Any]]  # by tower: networks and scalars
+
+
+def network(
+    weights: Network, x: jax.Array, key: jax.Array | None = None, rate: float = 0.0
+) -> jax.Array:
+    """One hidden layer with GELU; a key turns dropout of the hidden units on."""
+    hidden = jax.nn.gelu(x @ weights["w1"] + weights["b1"][None])
+    if key is not None:
+        keep = jax.random.bernoulli(key, 1 - rate, hidden.shape)
+        hidden = jnp.where(keep, hidden / (1 - rate), 0)
+    return hidden @ weights["w2"] + weights["b2"][None]
+
+
+def _tangent(
+    tower: dict[str, Any], given: jax.Array, x: jax.Array, key: jax.Array | None, rate: float
+) -> jax.Array:
+    """alpha exp(l(x)) (sqrt(512) [given; 0] + g(x))."""
+    keys = (None, None) if key is None else jax.random.split(key)
+    padded = jnp.pad(given, ((0, 0), (0, DIM - TEXT_DIM)))
+    direction = np.sqrt(DIM) * padded + network(tower["direction"], x, keys[0], rate)
+    return jnp.exp(tower["alpha"] + network(tower["length"], x, keys[1], rate)) * direction
+
+
+def text_tangent(
+    params: Params, embeddings: jax.Array, key: jax.Array | None = None, rate: float = 0.0
+) -> jax.Array:
+    """Tangent vectors of texts.
+
+    Args:
+      params: of both towers.
+      embeddings: of MiniLM, shape ``(n, 384)``.
+      key: turns dropout on.
+      rate: of dropout.
+
+    Returns:
+      Shape ``(n, 512)``.
+    """
+    return _tangent(params["text"], embeddings, embeddings, key, rate)
+
+
+def picture_tangent(
+    params: Params,
+    features: jax.Array,
+    mixtures: jax.Array,
+    key: jax.Array | None = None,
+    rate: float = 0.0,
+) -> jax.Array:
+    """Tangent vectors of pictures.
+
+    Args:
+      params: of both towers.
+      features: standardised, shape ``(n, 1280)``.
+      mixtures: of :func:`mix_class_names`, shape ``(n, 384)``.
+      key: turns dropout on.
+      rate: of dropout.
+
+    Returns:
+      Shape ``(n, 512)``.
+    """
+    length = jnp.linalg.norm(mixtures, axis=1, keepdims=True)
+    given = mixtures / length
+    x = jnp.concatenate([features, 3 * given], axis=1)
+    certainty = (length / USUAL_LENGTH) ** params["picture"]["certainty"]
+    return certainty * _tangent(params["picture"], given, x, key, rate)
+
+
+def mix_class_names(logits: ArrayLike, class_names: ArrayLike) -> jax.Array:
+    """Pictures in the text space: names of the likeliest classes, weighted by probability (ConSE).
+
+    Args:
+      logits: of the ImageNet classes, shape ``(n, 1000)``.
+      class_names: embeddings of their names, shape ``(1000, 384)``.
+
+    Returns:
+      Mixtures of the 20 likeliest classes at temperature 2, shape ``(n, 384)``, not normalised.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from hmcl_jax.data.pocket_towers import mix_class_names
+      >>> print(mix_class_names(jnp.eye(20) * 40, jnp.eye(20)).diagonal().round(3)[:3])
+      [1. 1. 1.]
+    """
+    best, classes = jax.lax.top_k(jnp.asarray(logits, jnp.float32), CLASSES)
+    weights = jax.nn.softmax(best / TEMPERATURE, axis=1)
+    return jnp.einsum("nk,nkd->nd", weights, jnp.asarray(class_names, jnp.float32)[classes])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PocketTowers:
+    """Both towers and what prepares their inputs, of :func:`load_pocket_towers`.
+
+    Attributes:
+      params: of the towers: for ``text`` and ``picture`` the networks ``direction`` and ``length``
+        and log alpha (``alpha``); for ``picture`` the exponent gamma (``certainty``).
+      mean: of the picture features of the base, shape ``(1280,)``.
+      spread: their standard deviation.
+      class_names: embeddings of the names of the ImageNet classes, shape ``(1000, 384)``.
+      K: squared radius of the hyperboloid.
+    """
+
+    params: Params
+    mean: jax.Array
+    spread: jax.Array
+    class_names: jax.Array
+    K: float
+
+    def texts(self, embeddings: ArrayLike) -> jax.Array:
+        """Points of texts.
+
+        Args:
+          embeddings: of MiniLM (all-MiniLM-L6-v2, normalised), shape ``(n, 384)``; or
+            ``(prompts, n, 384)``, whose tangent vectors are averaged over the prompts.
+
+        Returns:
+          Points, shape ``(n, 512)``.
+        """
+        x = jnp.asarray(embeddings, jnp.float32)
+        _check("embeddings", x, TEXT_DIM, (2, 3))
+        tangents = _texts(self.params, x.reshape(-1, TEXT_DIM)).reshape(-1, x.shape[-2], DIM)
+        return lorentz.exp_map0(tangents.mean(axis=0), self.K)
+
+    def pictures(self, features: ArrayLike, logits: ArrayLike) -> jax.Array:
+        """Points of pictures.
+
+        Args:
+          features: of EfficientNet-Lite0, means over the last feature map, shape ``(n, 1280)``.
+          logits: of the same network, shape ``(n, 1000)``.
+
+        Returns:
+          Points, shape ``(n, 512)``.
+        """
+        features, logits = (jnp.asarray(x, jnp.float32) for x in (features, logits))
+        _check("features", features, len(self.mean), (2,))
+        _check("logits", logits, len(self.class_names), (2,))
+        standard = (features - self.mean[None]) / self.spread[None]
+        mixtures = mix_class_names(logits, self.class_names)
+        return lorentz.exp_map0(_pictures(self.params, standard, mixtures), self.K)
+
+    def rounded(self) -> "PocketTowers":
+        """The towers as :func:`save_towers` writes them: networks and names in float16."""
+        params, names = jax.tree.map(_half, (self.params, self.class_names))
+        return dataclasses.replace(self, params=params, class_names=names)
+
+
+def _half(x: jax.Array) -> jax.Array:
+    return jnp.asarray(np.float16(x), jnp.float32)
+
+
+_texts, _pictures = jax.jit(text_tangent), jax.jit(picture_tangent)
+
+
+def _check(name: str, x: jax.Array, columns: int, axes: tuple[int, ...]) -> None:
+    if x.ndim not in axes or x.shape[-1] != columns:
+        raise ValueError(f"{name} must have shape (n, {columns}), got {x.shape}.")
+
+
+def save_towers(path: Path, towers: PocketTowers) -> None:
+    """Writes towers as one ``.npz`` file without pickles; networks and names as float16."""
+    leaves = jax.tree_util.tree_flatten_with_path(towers.params)[0]
+    halves = {"/".join(str(key.key) for key in keys): np.float16(leaf) for keys, leaf in leaves}
+    np.savez_compressed(
+        path,
+        allow_pickle=False,
+        **halves,
+        class_names=np.float16(towers.class_names),
+        mean=np.float32(towers.mean),
+        spread=np.float32(towers.spread),
+        K=np.float64(towers.K),
+    )
+
+
+def load_pocket_towers(path: Path | None = None) -> PocketTowers:
+    """Opens the towers that made the features of pocket16; no network, no other file.
+
+    Further pictures and texts can be placed among those of :func:`hmcl_jax.load_pocket` with them,
+    from the outputs of the two frozen encoders, which the package does not hold.
+
+    Args:
+      path: another file of :func:`save_towers`.
+
+    Returns:
+      The towers, in float32.
+
+    Example:
+      >>> import numpy as np
+      >>> from hmcl_jax.data.pocket_towers import load_pocket_towers
+      >>> towers = load_pocket_towers()
+      >>> print(towers.texts(np.eye(384)[:2]).shape)
+      (2, 512)
+    """
+    params: Params = {}
+    with np.load(path or Path(__file__).with_name("pocket_towers.npz"), allow_pickle=False) as file:
+        arrays: Mapping[str, np.ndarray] = dict(file)
+    for name, array in arrays.items():
+        *parents, last = name.split("/")
+        if parents:
+            node: dict[str, Any] = params
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = jnp.asarray(array, jnp.float32)
+    prepared = {n: jnp.asarray(arrays[n], jnp.float32) for n in ("mean", "spread", "class_names")}
+    return PocketTowers(params, **prepared, K=float(arrays["K"]))

@@ -1,0 +1,216 @@
+r"""Measures of the frozen features of a store: radii, entailment cones and the order of trees.
+
+They need no trained head and no run: they describe the space that a stream starts from. A share of
+texts that entail their picture says little alone, because cones near the origin are half-spaces;
+it is given beside the share for pairs that do not match. A rank correlation of radius and depth
+cannot reach 1 where nodes share a depth; it is given beside its cap.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hmcl_jax import entailment
+from hmcl_jax.data.store import Store, Task
+from hmcl_jax.evaluation.hierarchy import make_tree, radius_by_depth, rank_correlation
+
+_angles = jax.jit(entailment.pairwise_exterior_angle, static_argnames="K")
+
+
+@dataclasses.dataclass(frozen=True)
+class PairMeasures:
+    """Measures of general points, specific points and their pairs, of :func:`measure_pairs`.
+
+    Attributes:
+      general_radius: mean radius of the general points (texts).
+      general_variation: standard deviation of these radii, divided by the mean.
+      specific_radius: mean radius of the specific points (pictures).
+      specific_variation: standard deviation of these radii, divided by the mean.
+      entailed: share of pairs whose general point has the specific one in its cone.
+      entailed_others: the same share when pairs are shuffled (pairs that match left out).
+      further: share of pairs whose specific point is further from the origin than the general one.
+    """
+
+    general_radius: float
+    general_variation: float
+    specific_radius: float
+    specific_variation: float
+    entailed: float
+    entailed_others: float
+    further: float
+
+
+def measure_pairs(
+    general: ArrayLike, specific: ArrayLike, pairs: ArrayLike, K: float
+) -> PairMeasures:
+    """Radii and entailment of pairs.
+
+    Args:
+      general: points, shape ``(n, d)``.
+      specific: points, shape ``(m, d)``.
+      pairs: rows (index of a specific point, index of a general one), as in a store.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      The measures. The share for shuffled pairs is exact: the mean over all combinations of the
+      general point of one pair and the specific point of another that do not match.
+
+    Example:
+      >>> from hmcl_jax.evaluation import measure_pairs
+      >>> found = measure_pairs([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0]], [[0, 0]], K=10.0)
+      >>> print(found.entailed, found.further, found.specific_radius)
+      1.0 1.0 2.0
+    """
+    general, specific = (np.asarray(x, np.float32) for x in (general, specific))
+    pairs = np.asarray(pairs)
+    angles = np.asarray(_angles(general, specific, K=float(K)))
+    inside = angles <= np.asarray(entailment.half_aperture(general, K))[:, None]
+    together = np.zeros(inside.shape, bool)
+    together[pairs[:, 1], pairs[:, 0]] = True
+    # A shuffled pair joins the general point of one pair with the specific point of another.
+    weights = (
+        np.outer(
+            np.bincount(pairs[:, 1], minlength=len(general)),
+            np.bincount(pairs[:, 0], minlength=len(specific)),
+        )
+        * ~together
+    )
+    radii = [np.linalg.norm(x.astype(np.float64), axis=1) for x in (general, specific)]
+    return PairMeasures(
+        float(radii[0].mean()),
+        float(radii[0].std() / radii[0].mean()),
+        float(radii[1].mean()),
+        float(radii[1].std() / radii[1].mean()),
+        float(inside[pairs[:, 1], pairs[:, 0]].mean()),
+        float((weights * inside).sum() / weights.sum()) if weights.any() else float("nan"),
+        float((radii[0][pairs[:, 1]] < radii[1][pairs[:, 0]]).mean()),
+    )
+
+
+def tree_correlation(task: Task) -> tuple[float, float]:
+    """Spearman's correlation of radius and depth in a task's tree, and the most ties allow.
+
+    Args:
+      task: with a tree.
+
+    Returns:
+      The correlation over all nodes, and that of an order by depth that breaks ties at will.
+    """
+    nodes = {name for row in task.tree for name in row}
+    tops = nodes - {child for child, _ in task.tree}
+    root = "" if len(tops) > 1 else None
+    tree = make_tree(task.tree, list(task.tree_names), root=root)
+    radii = np.linalg.norm(np.asarray(task.arrays["tree_features"], np.float64), axis=1)
+    depths = np.sort(tree.depths[tree.classes])
+    cap = rank_correlation(depths, np.arange(len(depths)))
+    return float(radius_by_depth(tree, radii, task.tree_names).correlation), float(cap)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskMeasures:
+    """Measures of the test part of a task, of :func:`measure_task`.
+
+    Attributes:
+      pairs: of its texts (class prototypes or captions) and pictures.
+      correlation: Spearman's, of radius and depth in the task's tree; NaN without a tree.
+      cap: the most that ties of depth allow.
+    """
+
+    pairs: PairMeasures
+    correlation: float
+    cap: float
+
+
+def measure_task(task: Task, K: float) -> TaskMeasures:
+    """Measures the frozen features of a task's test part.
+
+    Args:
+      task: of a store.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      The measures.
+    """
+    if task.kind == "classification":
+        general, specific = task.arrays["prototypes"], task.arrays["test_features"]
+        labels: NDArray[np.int64] = np.asarray(task.arrays["test_labels"], np.int64)
+        pairs = np.stack([np.arange(len(labels)), labels], axis=1)
+    else:
+        general, specific = task.arrays["test_general"], task.arrays["test_specific"]
+        pairs = np.asarray(task.arrays["test_pairs"])
+    trees = tree_correlation(task) if task.tree else (float("nan"), float("nan"))
+    return TaskMeasures(measure_pairs(general, specific, pairs, K), *trees)
+
+
+def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
+    """Means of :func:`tree_correlation` over the classification tasks that have a tree.
+
+    Args:
+      tasks: of a store.
+
+    Returns:
+      The mean correlation and the mean cap.
+    """
+    rows = [tree_correlation(task) for task in tasks if task.tree and task.classes]
+    correlation, cap = np.mean(rows, axis=0)
+    return float(correlation), float(cap)
+
+
+COLUMNS = (
+    "",
+    "text radius (CV)",
+    "picture radius (CV)",
+    "entails %",
+    "shuffled %",
+    "further out %",
+    "Spearman (cap)",
+    "zero-shot %",
+    "single task %",
+)
+
+
+def measure_table(store: Store) -> str:
+    """The measures of all tasks of a store and their means, as a Markdown table.
+
+    Args:
+      store: of any origin.
+
+    Returns:
+      Lines of Markdown. The mean of Spearman's correlation is over classification tasks.
+    """
+    lines = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1)]
+    measured = {task.name: measure_task(task, store.K) for task in store}
+    for task in store:
+        found = measured[task.name]
+        correlation = f"{found.correlation:.2f} ({found.cap:.2f})" if task.tree else ""
+        scores = [_percent(task.scores.get(name)) for name in ("zero_shot", "single_task")]
+        lines.append((task.name, *pair_cells(found.pairs), correlation, *scores))
+    fields = [field.name for field in dataclasses.fields(PairMeasures)]
+    means = {f: np.nanmean([getattr(m.pairs, f) for m in measured.values()]) for f in fields}
+    trees = "{:.2f} ({:.2f})".format(*class_tree_correlation(store)) if _class_trees(store) else ""
+    scores = []
+    for name in ("zero_shot", "single_task"):
+        values = [task.scores[name] for task in store if name in task.scores]
+        scores.append(_percent(float(np.mean(values)) if values else None))
+    lines.append(("mean", *pair_cells(PairMeasures(**means)), trees, *scores))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _class_trees(store: Store) -> bool:
+    return any(task.tree and task.classes for task in store)
+
+
+def pair_cells(found: PairMeasures) -> tuple[str, ...]:
+    """Cells of a table: radii with their variation, and shares in percent."""
+    return (
+        f"{found.general_radius:.3f} ({found.general_variation:.1%})",
+        f"{found.specific_radius:.3f} ({found.specific_variation:.1%})",
+        *(_percent(x) for x in (found.entailed, found.entailed_others, found.further)),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,72 @@
+"""Measures of frozen features against counting by hand."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import hmcl_jax
+from hmcl_jax import entailment
+from hmcl_jax.data.store import Task
+from hmcl_jax.evaluation import (
+    class_tree_correlation,
+    measure_pairs,
+    measure_table,
+    measure_task,
+    tree_correlation,
+)
+
+
+def test_shares_are_those_of_all_pairs_one_by_one():
+    rng = np.random.default_rng(0)
+    general, specific = rng.normal(size=(5, 3)) * 0.6, rng.normal(size=(7, 3)) * 1.2
+    pairs = np.array([(i, i % 4) for i in range(7)])  # the last text has no picture
+    found = measure_pairs(general, specific, pairs, 10.0)
+    inside = [bool(entailment.entails(general[t], specific[p])) for p, t in pairs]
+    assert found.entailed == pytest.approx(np.mean(inside))
+    shuffled = [
+        bool(entailment.entails(general[t], specific[p]))
+        for p, own in pairs
+        for _, t in pairs
+        if t != own
+    ]
+    assert found.entailed_others == pytest.approx(np.mean(shuffled))
+    radii = [np.linalg.norm(x, axis=1) for x in (general, specific)]
+    assert found.further == np.mean([radii[0][t] < radii[1][p] for p, t in pairs])
+    assert found.general_radius == pytest.approx(radii[0].mean(), rel=1e-5)
+    assert found.specific_variation == pytest.approx(radii[1].std() / radii[1].mean(), rel=1e-5)
+
+
+def test_one_pair_has_no_shuffled_share():
+    assert np.isnan(measure_pairs([[1.0, 0.0]], [[2.0, 0.0]], [[0, 0]], 10.0).entailed_others)
+
+
+@pytest.fixture
+def task():
+    tree = (("cat", "animal"), ("dog", "animal"), ("oak", "plant"))
+    radii = {"animal": 0.5, "cat": 0.9, "dog": 0.8, "oak": 0.6, "plant": 0.7}
+    points = np.eye(5, dtype=np.float16) * np.array(list(radii.values()), np.float16)
+    arrays = {
+        "prototypes": points[[1, 2, 3]],
+        "test_features": 2 * points[[1, 2, 3, 1]],
+        "test_labels": np.array([0, 1, 2, 0]),
+        "tree_features": points,
+    }
+    return Task("t", "classification", "text", "image", arrays, ("cat", "dog", "oak"), tree)
+
+
+def test_trees_with_several_tops_and_their_cap(task):
+    correlation, cap = tree_correlation(task)
+    depths, radii = [0, 1, 1, 1, 0], [0.5, 0.9, 0.8, 0.6, 0.7]
+    assert correlation == pytest.approx(scipy.stats.spearmanr(depths, radii).statistic)
+    best = scipy.stats.spearmanr(depths, [0, 2, 3, 4, 1]).statistic
+    assert cap == pytest.approx(best)
+    assert class_tree_correlation([task]) == (correlation, cap)
+    assert measure_task(task, 10.0).pairs.entailed == 1
+
+
+def test_the_table_has_a_row_per_task():
+    store = hmcl_jax.load_pocket()
+    lines = measure_table(store).splitlines()
+    assert len(lines) == 2 + 16 + 1
+    assert all(line.count("|") == lines[0].count("|") for line in lines)
+    assert lines[-1].startswith("| mean |")
