@@ -31,7 +31,6 @@ import numpy as np
 
 from hmcl_jax import _checks
 from hmcl_jax.continual.differences import differences, text
-from hmcl_jax.continual.quiet import ignore_stragglers
 
 SCHEMA = 1
 RUN = "run.json"
@@ -313,7 +312,6 @@ def _orbax(partial: bool = False) -> Iterator[Any]:
     """Orbax without its log; imported here, because that takes a second."""
     from orbax.checkpoint import v1 as ocp  # type: ignore[import-untyped, unused-ignore]
 
-    ignore_stragglers()
     context = ocp.Context()
     context.asynchronous.create_directories_asynchronously = False
     context.pytree.loading.partial_load = partial
