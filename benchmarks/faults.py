@@ -326,7 +326,7 @@ class Case:
 
 KINDS: dict[str, Callable[[Case], None]] = {
     "SIGKILL": lambda case: case.signals(signal.SIGKILL, (-9,)),
-    "SIGTERM": lambda case: case.signals(signal.SIGTERM, (143, -15)),
+    "SIGTERM": lambda case: case.signals(signal.SIGTERM, (-15,)),
     "flipped bit": Case.flipped,
     "full disk": Case.full_disk,
     "two at once": Case.two_at_once,

@@ -48,7 +48,6 @@ from hmcl_jax._versions import versions
 from hmcl_jax.continual import ConfigError, RunError, make_method
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.guard import without_nan
-from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
@@ -269,7 +268,6 @@ def main() -> None:
     arguments = parse()
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
-    stop_on_sigterm("reproduce: stopped by SIGTERM; the same command goes on.")
     start = time.perf_counter()
     try:
         out = Path(arguments.out)

@@ -201,6 +201,19 @@ def test_an_abandoned_report_leaves_nothing_and_the_old_one(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([out, other])
 
 
+def test_what_a_killed_process_left_is_no_obstacle(made, tmp_path, undrawn):
+    """Process numbers recur, above all in containers."""
+    _, _, found = made
+    for kind in ("partial", "old"):
+        left = tmp_path / f".report.{kind}-{os.getpid()}"
+        left.mkdir()
+        (left / "left").touch()
+    for replace in (False, True):
+        write_report(tmp_path / "report", found, formats=("svg",), replace=replace)
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert not (tmp_path / "report" / "left").exists()
+
+
 @pytest.fixture
 def analyse_command(monkeypatch):
     """experiments/analyse.py, in this process."""
@@ -210,7 +223,6 @@ def analyse_command(monkeypatch):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, arguments), "--no-cache"])
         monkeypatch.setattr(command_line, "keep_programs", lambda on: None)
-        monkeypatch.setattr(command_line, "stop_on_sigterm", lambda *arguments: None)
         command_line.main()
 
     return run

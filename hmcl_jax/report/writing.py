@@ -122,6 +122,7 @@ def write_report(
         (partial / MARK).write_text(numbers + "\n", "utf8")
         check_report(out, replace)  # it may have come meanwhile
         if out.exists():
+            shutil.rmtree(old, ignore_errors=True)  # of a killed process with the same number
             out.replace(old)
         partial.replace(out)
         shutil.rmtree(old, ignore_errors=True)
