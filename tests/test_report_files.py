@@ -14,7 +14,7 @@ from report_runs import make_runs, small_store, with_tree_points
 from hmcl_jax.continual import RunError
 from hmcl_jax.data.store import read_store, write_store
 from hmcl_jax.report.analysis import analyse
-from hmcl_jax.report.writing import abandon_report, check_report, write_report
+from hmcl_jax.report.writing import check_report, write_report
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("vanilla", "hmcl_ca")
@@ -185,20 +185,6 @@ def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
         write_report(out, found, replace=True)
     assert (out / "old").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_an_abandoned_report_leaves_nothing_and_the_old_one(tmp_path):
-    out = tmp_path / "report"
-    partial, old = (tmp_path / f".report.{kind}-{os.getpid()}" for kind in ("partial", "old"))
-    other = tmp_path / ".report.partial-1"
-    for folder in (partial / "figures", old, other):
-        folder.mkdir(parents=True)
-    (old / "report.html").touch()
-    abandon_report(out)
-    assert sorted(tmp_path.iterdir()) == sorted([out, other])
-    assert (out / "report.html").exists()
-    abandon_report(out)
-    assert sorted(tmp_path.iterdir()) == sorted([out, other])
 
 
 def test_what_a_killed_process_left_is_no_obstacle(made, tmp_path, undrawn):
