@@ -51,14 +51,15 @@ docs: $(STAMP)  ## the reference, from docstrings, into docs/api
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/python docs/build_api.py docs/api
 
-lint: $(STAMP)  ## style and types
+lint: $(STAMP)  ## style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

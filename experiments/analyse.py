@@ -21,7 +21,6 @@ from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.checkpoint import RUN, read_identity
 from hmcl_jax.continual.saved import run_names
-from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.validation import StoreError
@@ -29,7 +28,7 @@ from hmcl_jax.report.analysis import analyse, compared_with
 from hmcl_jax.report.canvas import pyplot
 from hmcl_jax.report.progress import AnalysisView
 from hmcl_jax.report.reading import read_results, stream_of
-from hmcl_jax.report.writing import FORMATS, abandon_report, check_report, write_report
+from hmcl_jax.report.writing import FORMATS, check_report, write_report
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -135,9 +134,6 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
 
 def main() -> None:
     arguments = parse()
-    stop_on_sigterm(
-        "analyse: stopped by SIGTERM; nothing was replaced.", lambda: abandon_report(arguments.out)
-    )
     keep_programs(not arguments.no_cache)
     try:
         make_report(arguments, Console())

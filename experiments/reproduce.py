@@ -15,7 +15,6 @@ methods to all tables; the file is executed. --plugin does so for an installed p
 """
 
 import argparse
-import json
 import sys
 import time
 import tomllib
@@ -44,11 +43,10 @@ from paper.tables import TABLES
 from rich.console import Console
 from run_stream import add_method_file, add_no_cache, load_users_methods
 
+from hmcl_jax._files import json_text
 from hmcl_jax._versions import versions
 from hmcl_jax.continual import ConfigError, RunError, make_method
 from hmcl_jax.continual.cache import keep_programs
-from hmcl_jax.continual.guard import without_nan
-from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
@@ -269,7 +267,6 @@ def main() -> None:
     arguments = parse()
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
-    stop_on_sigterm("reproduce: stopped by SIGTERM; the same command goes on.")
     start = time.perf_counter()
     try:
         out = Path(arguments.out)
@@ -351,11 +348,10 @@ def write_page(
     out: Path, sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]
 ) -> list[Path]:
     """The page and all numbers; first the file that says whose they are."""
-    data = without_nan(as_json(sections, about))
     made = [f"- {what}: {value}" for what, value in about["asked"]]
     made += [f"- fingerprint of {name}: {value}" for name, value in about["stores"].items()]
     texts = (
-        json.dumps(data, indent=1, allow_nan=False) + "\n",
+        json_text(as_json(sections, about)),
         markdown(sections, about) + "\n".join(["", "## How this was made", "", *made, ""]),
         html(sections, about),
     )

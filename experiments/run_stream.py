@@ -9,9 +9,9 @@
 
 Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
 table.tex; with --report also report/report.html and all figures, as experiments/analyse.py does.
-A run that was stopped goes on with --resume: SIGTERM stops it at once with code 143, Ctrl-C with
-130, and both lose only what was learned of the current task. With --distributed, all processes of a
-job are started with the same command, and process 0 writes.
+A run that was stopped, by SIGTERM, Ctrl-C or otherwise, goes on with --resume and loses only what
+was learned of the current task. With --distributed, all processes of a job are started with the
+same command, and process 0 writes.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from hmcl_jax.continual.experiment import Experiment, read_experiment, read_orde
 from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.continual.plugins import GROUP, load_methods, load_plugin
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
-from hmcl_jax.continual.signals import stop_on_sigterm
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
@@ -182,13 +181,6 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     """Analyses what was written."""
     import analyse
 
-    from hmcl_jax.report.writing import abandon_report
-
-    stop_on_sigterm(
-        "run_stream: stopped by SIGTERM; the results are written, but the report is not: "
-        f"experiments/analyse.py {arguments.out} makes it.",
-        lambda: abandon_report(Path(arguments.out) / "report"),
-    )
     options = [arguments.out, *(["--replace"] if arguments.resume else [])]
     options += ["--stream", arguments.stream] if arguments.stream else []
     try:
@@ -213,7 +205,6 @@ def main() -> None:
     if arguments.list_methods:
         print(list_methods())
         return
-    stop_on_sigterm("run_stream: stopped by SIGTERM; go on with --resume.")
     keep_programs(not arguments.no_cache)
     decompose_in_one_thread()
     compiling = CompileTime()

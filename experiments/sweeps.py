@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from run_stream import add_no_cache, open_stream, split
 
+from hmcl_jax._files import json_text
 from hmcl_jax.continual import ConfigError, RunError, make_method, run_sweep
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
@@ -128,10 +129,7 @@ def known_records(path: Path, about: Mapping[str, Any], resume: bool) -> dict[st
 
 def as_text(about: Mapping[str, Any], records: Mapping[str, Record], **more: Any) -> str:
     """The file's text; numbers that are not finite are null."""
-    whole = json.loads(
-        json.dumps({"about": about, "records": records, **more}), parse_constant=lambda _: None
-    )
-    return json.dumps(whole, indent=1) + "\n"
+    return json_text({"about": about, "records": records, **more})
 
 
 def described(

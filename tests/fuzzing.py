@@ -75,7 +75,8 @@ def as_json(tree) -> bytes:
 
 def sign(store: Path) -> None:
     """Gives the manifest the checksums of the files as they are."""
-    from hmcl_jax.data.store import MANIFEST, _canonical, _digest
+    from hmcl_jax._files import file_sha256, json_sha256
+    from hmcl_jax.data.store import MANIFEST
 
     manifest = json.loads((store / MANIFEST).read_bytes())
     for task in manifest["tasks"]:
@@ -83,8 +84,8 @@ def sign(store: Path) -> None:
             parts = {f".{key}": x for key, x in entry.items() if isinstance(x, dict)}
             for suffix, part in (parts or {"": entry}).items():
                 file = store / task["name"] / f"{array}{suffix}.npy"
-                part["sha256"] = _digest(file.read_bytes())
-    manifest["sha256"] = _digest(_canonical(manifest))
+                part["sha256"] = file_sha256(file)
+    manifest["sha256"] = json_sha256(manifest)
     (store / MANIFEST).write_bytes(as_json(manifest))
 
 
@@ -101,7 +102,8 @@ class Stores:
                 write(self.wholes[-1], tasks(np.random.default_rng(0)), features=features)
 
     def case(self, chance: random.Random, victim: Path) -> None:
-        from hmcl_jax.data.store import MANIFEST, NAME, _canonical, _digest, read_store
+        from hmcl_jax._files import json_sha256
+        from hmcl_jax.data.store import MANIFEST, NAME, read_store
 
         whole = chance.choice(self.wholes)
         if whole.is_dir():
@@ -116,7 +118,7 @@ class Stores:
             manifest = mutate_tree(chance, json.loads(data))
             if isinstance(manifest, dict) and chance.random() < 0.8:
                 try:
-                    manifest["sha256"] = _digest(_canonical(manifest))
+                    manifest["sha256"] = json_sha256(manifest)
                 except ValueError:  # not even JSON
                     manifest["sha256"] = ""
             target.write_bytes(as_json(manifest))
@@ -228,7 +230,7 @@ class Steps:
     def case(self, chance: random.Random, victim: Path, unharmed: bool = False) -> None:
         from run_directories import assert_same, resumed
 
-        from hmcl_jax.continual.checkpoint import _seal
+        from hmcl_jax._files import json_sha256
 
         shutil.copytree(self.whole, victim)
         step = victim / "steps" / "1"
@@ -245,7 +247,7 @@ class Steps:
                 kept = mutate_tree(chance, tree["custom_metadata"])
                 tree["custom_metadata"] = kept
                 if isinstance(kept, dict):
-                    kept["sha256"] = _seal(kept)
+                    kept["sha256"] = json_sha256(kept)
             else:
                 tree = mutate_tree(chance, tree)
             note.write_bytes(as_json(tree))
@@ -281,7 +283,7 @@ class Records:
         saved.heads(2)
 
     def case(self, chance: random.Random, victim: Path, unharmed: bool = False) -> None:
-        from hmcl_jax.continual.checkpoint import _seal
+        from hmcl_jax._files import json_sha256
         from hmcl_jax.continual.history import pack, unpack
 
         shutil.copytree(self.whole, victim)
@@ -303,7 +305,7 @@ class Records:
             record["stopped"] = [mutate_tree(chance, report) if chance.random() < 0.5 else report]
         elif not unharmed:
             note["record"] = mutate_tree(chance, record)
-        note["sha256"] = _seal(note)
+        note["sha256"] = json_sha256(note)
         file.write_bytes(as_json(tree))
         self.go(victim, resume=True)
 

@@ -45,7 +45,6 @@ def call(monkeypatch, *arguments):
     """Runs the command in this process."""
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
     monkeypatch.setattr(reproduce, "keep_programs", lambda on: None)
-    monkeypatch.setattr(reproduce, "stop_on_sigterm", lambda message: None)
     for name in ("halved", "broken"):
         METHODS.pop(name, None)  # of an earlier call in this process
     reproduce.main()

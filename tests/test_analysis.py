@@ -10,9 +10,9 @@ import pytest
 from report_runs import SEEDS, hostile_store, made_result, make_runs, small_store, with_tree_points
 from saved_runs import heads_of, save_run
 
+from hmcl_jax._files import without_nan
 from hmcl_jax.continual import RunError, read_runs
 from hmcl_jax.continual.evaluate import Evaluator
-from hmcl_jax.continual.guard import without_nan
 from hmcl_jax.evaluation import hierarchy_scores, measure_drift
 from hmcl_jax.report import write_results
 from hmcl_jax.report.analysis import analyse, compared_with

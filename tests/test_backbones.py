@@ -23,9 +23,10 @@ from checkpoints import (
 )
 from tower_reference import NumpyTowers, TorchTowers
 
+from hmcl_jax._files import json_sha256
 from hmcl_jax.backbones.backbone import load_backbone, to_points
 from hmcl_jax.backbones.checkpoint import CheckpointError
-from hmcl_jax.backbones.convert import check_tensors, convert_checkpoint, description_digest
+from hmcl_jax.backbones.convert import check_tensors, convert_checkpoint
 from hmcl_jax.backbones.layout import PIXELS, published_shapes, read_sizes
 
 ROOT = Path(__file__).parents[1]
@@ -402,7 +403,7 @@ def test_conversion_gives_the_same_bytes_and_overwrites_nothing(tmp_path, state,
 )
 def test_descriptions_that_do_not_fit(tmp_path, folder, change, match):
     found = {**json.loads((folder / "backbone.json").read_text()), **change}
-    found["sha256"] = description_digest(found)
+    found["sha256"] = json_sha256(found)
     (tmp_path / "backbone.json").write_text(json.dumps(found))
     (tmp_path / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match=match) as error:

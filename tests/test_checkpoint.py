@@ -278,7 +278,7 @@ def test_another_schema_is_named(path):
 def test_a_crash_before_the_first_step_leaves_a_usable_directory(path):
     path.mkdir(parents=True)
     (path / "run.lock").write_text("123")
-    (path / "run.json.partial").write_text('{"sch')
+    (path / ".run.json.partial-123").write_text('{"sch')
     with begun(path) as run:
         assert run.latest() is None
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from run_directories import abstract, assert_same, output, python, refused, resumed, saved
 
-from hmcl_jax.continual.checkpoint import RunError, _seal
+from hmcl_jax._files import json_sha256
+from hmcl_jax.continual.checkpoint import RunError
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_notes_of_another_form_are_refused_before_memory_is_taken(path, edit, sa
     whole = json.loads(file.read_text())
     note = whole["custom_metadata"]
     edit(note)
-    note["sha256"] = _seal(note)
+    note["sha256"] = json_sha256(note)
     file.write_text(json.dumps(whole))
     with resumed(path) as run, pytest.raises(RunError, match=f"Step 1 cannot be read: .*{said}"):
         run.restore(states[1])
@@ -176,7 +177,9 @@ def test_files_that_cannot_grow_are_a_full_disk(path):
     out, err = output(python(LIMITED, path))
     assert out.startswith("Step 2 could not be saved in ")
     assert "the disk is full or a quota is reached (File too large)" in out
-    assert err == ""
+    # Orbax may print that further arrays failed; nothing else is printed.
+    stragglers = err.count("Event loop is closed\n") + err.count("was never retrieved")
+    assert err.count("Traceback") == stragglers
 
 
 # Crashes

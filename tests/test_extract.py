@@ -336,7 +336,7 @@ def test_a_task_called_manifest_is_refused_at_once(data):
 
 def test_a_folder_that_was_only_begun_is_ours(data):
     (data / "store.partial").mkdir()
-    (data / "store.partial" / "plan.json.new").write_text("{")
+    (data / "store.partial" / ".plan.json.partial-123").write_text("{")
     extract(data, "store", resume=True)
 
 

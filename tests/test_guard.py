@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from hmcl_jax._files import without_nan
 from hmcl_jax.continual import (
     BadNumbers,
     Method,
@@ -27,7 +28,6 @@ from hmcl_jax.continual.guard import (
     guard,
     plain,
     with_nan,
-    without_nan,
 )
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results

@@ -1,8 +1,7 @@
-"""Damaged newest steps, SIGTERM, and the short form of the fault campaign."""
+"""Damaged newest steps, and the short form of the fault campaign."""
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import warnings
@@ -107,32 +106,6 @@ def test_a_step_that_cannot_be_renamed_is_named(path, monkeypatch):
     monkeypatch.setattr(Path, "rename", denied)
     with resumed(path) as run, pytest.raises(RunError, match=r"renamed: Permission.*from step 1\."):
         usable_step(run)
-
-
-BUSY = """
-import hashlib, os, runpy, sys
-module = runpy.run_path(sys.argv[1])
-module["stop_on_sigterm"]("stopped; go on with --resume.", lambda: os.write(1, b"tidied\\n"))
-print("ready", flush=True)
-# As in a long compiled program, Python runs no handler meanwhile.
-hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
-print("went on", flush=True)
-"""
-
-
-def test_sigterm_stops_at_once_with_a_word_and_143():
-    module = ROOT / "hmcl_jax" / "continual" / "signals.py"
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", BUSY, str(module)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert (out, err) == ("tidied\n", "\nstopped; go on with --resume.\n")
 
 
 def campaign(runs, seed):

@@ -14,7 +14,7 @@ from report_runs import make_runs, small_store, with_tree_points
 from hmcl_jax.continual import RunError
 from hmcl_jax.data.store import read_store, write_store
 from hmcl_jax.report.analysis import analyse
-from hmcl_jax.report.writing import abandon_report, check_report, write_report
+from hmcl_jax.report.writing import check_report, write_report
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("vanilla", "hmcl_ca")
@@ -187,18 +187,17 @@ def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
-def test_an_abandoned_report_leaves_nothing_and_the_old_one(tmp_path):
-    out = tmp_path / "report"
-    partial, old = (tmp_path / f".report.{kind}-{os.getpid()}" for kind in ("partial", "old"))
-    other = tmp_path / ".report.partial-1"
-    for folder in (partial / "figures", old, other):
-        folder.mkdir(parents=True)
-    (old / "report.html").touch()
-    abandon_report(out)
-    assert sorted(tmp_path.iterdir()) == sorted([out, other])
-    assert (out / "report.html").exists()
-    abandon_report(out)
-    assert sorted(tmp_path.iterdir()) == sorted([out, other])
+def test_what_a_killed_process_left_is_no_obstacle(made, tmp_path, undrawn):
+    """Process numbers recur, above all in containers."""
+    _, _, found = made
+    for kind in ("partial", "old"):
+        left = tmp_path / f".report.{kind}-{os.getpid()}"
+        left.mkdir()
+        (left / "left").touch()
+    for replace in (False, True):
+        write_report(tmp_path / "report", found, formats=("svg",), replace=replace)
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert not (tmp_path / "report" / "left").exists()
 
 
 @pytest.fixture
@@ -210,7 +209,6 @@ def analyse_command(monkeypatch):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, arguments), "--no-cache"])
         monkeypatch.setattr(command_line, "keep_programs", lambda on: None)
-        monkeypatch.setattr(command_line, "stop_on_sigterm", lambda *arguments: None)
         command_line.main()
 
     return run

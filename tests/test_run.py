@@ -136,7 +136,6 @@ def test_results_that_another_process_wrote_meanwhile_are_kept(tmp_path, monkeyp
         return {}
 
     monkeypatch.setattr(command_line, "run_stream", runs)
-    monkeypatch.setattr(command_line, "stop_on_sigterm", lambda word: None, raising=False)
     arguments = ["--stream", "pocket", "--methods", "vanilla", "--out", str(tmp_path), "--no-cache"]
     monkeypatch.setattr(sys, "argv", ["run_stream.py", *arguments])
     with pytest.raises(SystemExit, match="also holds theirs, which would be lost"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from stores import tasks, write
 
+from hmcl_jax._files import json_sha256
 from hmcl_jax.data.store import MANIFEST, Store, StoreError, Task, read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 
@@ -124,7 +125,6 @@ def mutate_json(rng, value):
 
 @pytest.mark.parametrize("trials", [300, pytest.param(1000, marks=pytest.mark.slow)])
 def test_mutations_are_refused_or_harmless(tmp_path, trials):
-    from hmcl_jax.data.store import _canonical, _digest
 
     rng = np.random.default_rng(0)
     outcomes = {"refused": 0, "unchanged": 0}
@@ -148,7 +148,7 @@ def test_mutations_are_refused_or_harmless(tmp_path, trials):
                 manifest = mutate_json(rng, json.loads(data))
                 if isinstance(manifest, dict) and trial % 8 == 0:  # an attacker fixes the checksum
                     with contextlib.suppress(ValueError, TypeError):
-                        manifest["sha256"] = _digest(_canonical(manifest))
+                        manifest["sha256"] = json_sha256(manifest)
                 text = json.dumps(manifest)
                 target.write_text(text, encoding="utf8", errors="surrogatepass")
             else:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from stores import tasks, write
 
+from hmcl_jax._files import json_sha256
 from hmcl_jax.data import store
 from hmcl_jax.data.store import StoreError, Task
 
@@ -129,7 +130,7 @@ def test_manifests_that_are_signed_but_wrong_are_refused(tmp_path, rng, edit, me
     path = tmp_path / "a" / "manifest.json"
     manifest = json.loads(path.read_text())
     edit(manifest)
-    manifest["sha256"] = store._digest(store._canonical(manifest))
+    manifest["sha256"] = json_sha256(manifest)
     path.write_text(json.dumps(manifest))
     with pytest.raises(StoreError, match=message):
         store.read_store(tmp_path / "a")

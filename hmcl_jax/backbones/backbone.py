@@ -12,14 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hmcl_jax import _checks, lorentz
+from hmcl_jax import _checks, _files, lorentz
 from hmcl_jax.backbones.checkpoint import CheckpointError
 from hmcl_jax.backbones.convert import (
     DESCRIPTION,
     SCHEMA,
     WEIGHTS,
-    description_digest,
-    file_digest,
     require_safetensors,
 )
 from hmcl_jax.backbones.layout import Sizes, our_shapes
@@ -82,7 +80,7 @@ def _check_description(folder: Path, found: Any) -> Sizes:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         schema = found.get("schema") if isinstance(found, dict) else None
         raise CheckpointError(f"{where}: schema must be {SCHEMA}, got {schema!r}.")
-    if found.get("sha256") != description_digest(found):
+    if found.get("sha256") != _files.json_sha256(found):
         raise CheckpointError(f"{where} does not match its own checksum; convert again.")
     sizes = Sizes(**found["sizes"])
     heads = {key: found[key] for key in ("image_heads", "text_heads")}
@@ -109,7 +107,7 @@ def _read_weights(
     from safetensors.numpy import load_file
 
     path = folder / WEIGHTS
-    if file_digest(path) != description["weights_sha256"]:
+    if _files.file_sha256(path) != description["weights_sha256"]:
         raise CheckpointError(f"{path} does not match its checksum; convert again.")
     weights = load_file(path)
     expected = our_shapes(sizes)

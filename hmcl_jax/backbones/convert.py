@@ -9,12 +9,10 @@ The folder that results holds
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hmcl_jax import _checks
+from hmcl_jax import _checks, _files
 from hmcl_jax.backbones.checkpoint import CheckpointError, read_checkpoint
 from hmcl_jax.backbones.layout import (
     DROPPED,
@@ -226,36 +224,17 @@ def _write(
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        save_file(dict(weights), partial / WEIGHTS)
-        description = {**description, "weights_sha256": file_digest(partial / WEIGHTS)}
-        description["sha256"] = description_digest(description)
-        text = json.dumps(description, indent=1, sort_keys=True, allow_nan=False)
-        (partial / DESCRIPTION).write_text(text, encoding="ascii")
-        partial.rename(out)
+        with _files.partial_folder(out) as partial:
+            save_file(dict(weights), partial / WEIGHTS)
+            found = {**description, "weights_sha256": _files.file_sha256(partial / WEIGHTS)}
+            found["sha256"] = _files.json_sha256(found)
+            text = json.dumps(found, indent=1, sort_keys=True, allow_nan=False)
+            (partial / DESCRIPTION).write_text(text, encoding="ascii")
+            partial.rename(out)
     except SafetensorError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise OSError(f"{out} cannot be written: {error}") from None
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return description
-
-
-def description_digest(description: Mapping[str, Any]) -> str:
-    """SHA-256 of a description, its own entry left out."""
-    body = {key: value for key, value in description.items() if key != "sha256"}
-    text = json.dumps(body, sort_keys=True, ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def require_safetensors() -> None:

@@ -7,7 +7,6 @@ backbone, other data, options or versions are refused there.
 """
 
 import dataclasses
-import glob
 import io
 import shutil
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hmcl_jax._files import partials
 from hmcl_jax.backbones.pictures import read_batches
 from hmcl_jax.backbones.plan import (
     Encoder,
@@ -99,9 +99,7 @@ def extract_store(
     if out.exists():
         return already_made(out, work, plan, resume)
     with work_folder(work, plan, resume):
-        for left in out.parent.glob(
-            f".{glob.escape(out.name)}.partial-*"
-        ):  # by a crash while it was written
+        for left in partials(out):  # by a crash while it was written
             shutil.rmtree(left)
         maker = _Maker(work, encoder, tokenize, options, listener)
         tasks = [

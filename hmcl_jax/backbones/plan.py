@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import filelock
 import numpy as np
 
+from hmcl_jax import _files
 from hmcl_jax._versions import versions
-from hmcl_jax.backbones.shards import write_atomically
 from hmcl_jax.data.ingest import Collection, FeatureCollection
 from hmcl_jax.data.store import MANIFEST, NAME, read_store
 
@@ -127,7 +127,7 @@ def make_plan(
 
 
 def digest(plan: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+    return _files.json_sha256(plan)
 
 
 def _fingerprint(source: Source) -> str:
@@ -172,8 +172,8 @@ def already_made(out: Path, work: Path, plan: Mapping[str, Any], resume: bool) -
 def work_folder(work: Path, plan: Mapping[str, Any], resume: bool) -> Iterator[None]:
     """The folder of shards, for this process alone: a new one, or one with shards of this plan."""
     begun = work / PLAN
-    ours = {LOCK, PLAN, f"{PLAN}.new"}
-    if work.exists() and not begun.exists() and {x.name for x in work.iterdir()}.difference(ours):
+    ours = {work / LOCK, *_files.partials(begun)}
+    if work.exists() and not begun.exists() and set(work.iterdir()) - ours:
         raise ExtractError(f"{work} is in the way and not ours; remove it.")
     work.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(work / LOCK, timeout=0)
@@ -185,7 +185,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], resume: bool) -> Iterator[N
         if begun.exists():
             _check_plan(begun, plan, resume)
         else:
-            write_atomically(begun, json.dumps(plan, sort_keys=True).encode())
+            _files.write_whole(begun, json.dumps(plan, sort_keys=True))
         yield
     finally:
         lock.release()

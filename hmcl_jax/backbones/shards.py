@@ -9,11 +9,12 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from hmcl_jax._files import file_sha256, write_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +30,6 @@ class Shard:
     features: np.ndarray
     rows: np.ndarray
     bad: tuple[tuple[int, str, str], ...] = ()
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file that is there whole or not at all."""
-    partial = path.with_name(f"{path.name}.new")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 class Shards:
@@ -69,7 +60,7 @@ class Shards:
         array, about = self._files(number)
         try:
             told: Any = json.loads(about.read_bytes())
-            if hashlib.sha256(array.read_bytes()).hexdigest() != told["sha256"]:
+            if file_sha256(array) != told["sha256"]:
                 return None
             features = np.load(array, mmap_mode="r", allow_pickle=False)
             rows = np.asarray(told["rows"], np.int64)
@@ -88,13 +79,13 @@ class Shards:
         about.unlink(missing_ok=True)
         data = io.BytesIO()  # np.save to a file does not notice a full disk
         np.save(data, shard.features, allow_pickle=False)
-        write_atomically(array, data.getvalue())
+        write_whole(array, data.getvalue())
         told = {
             "rows": shard.rows.tolist(),
             "bad": [list(entry) for entry in shard.bad],
             "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
         }
-        write_atomically(about, json.dumps(told).encode())
+        write_whole(about, json.dumps(told).encode())
 
     def whole(self) -> Shard:
         """All shards as one; every one must be finished."""

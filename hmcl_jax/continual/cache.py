@@ -3,7 +3,6 @@
 import logging
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +42,19 @@ def keep_programs(on: bool = True) -> Path | None:
     """
     config: Any = jax.config  # its attributes are made at run time
     if not on or not config.jax_enable_compilation_cache:
-        _turn_off()
+        jax.config.update("jax_enable_compilation_cache", False)
         return None
     given = config.jax_compilation_cache_dir
     folder = Path(given) if given else own_folder()
     try:
-        if not given:
-            _make_own(folder)
-        elif "://" not in given:
+        if not (given and "://" in given):
             _make(folder)
-    except (OSError, ImportError) as error:
+        if not given:
+            _check_private(folder)
+            _remove_half_written(folder)
+    except OSError as error:
         logger.warning("Compiled programs are not kept in %s: %s", folder, error)
-        _turn_off()
+        jax.config.update("jax_enable_compilation_cache", False)
         return None
     if not given:
         jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -70,40 +70,28 @@ def own_folder() -> Path:
     return Path(caches) / "hmcl_jax" / "programs"
 
 
-def _turn_off() -> None:
-    jax.config.update("jax_enable_compilation_cache", False)
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 def _make(folder: Path) -> None:
     """A folder that can be written, for its owner alone if it is new."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError("it cannot be written to.")
 
 
-def _make_own(folder: Path) -> None:
-    """Our own folder, safe to load programs from, without what a killed process left half done."""
-    import filelock  # JAX needs it for the limit
-
-    _make(folder)
+def _check_private(folder: Path) -> None:
+    """Refuses a folder from which others could make us run their programs."""
     about = folder.stat()
     if hasattr(os, "getuid") and about.st_uid != os.getuid():
         raise PermissionError("it belongs to another user.")
     if os.name == "posix" and stat.S_IMODE(about.st_mode) & 0o022:
         raise PermissionError("others can write to it; chmod 700 it, or remove it.")
-    try:
-        with filelock.FileLock(folder / ".lockfile", timeout=10):
-            # JAX writes a program, then its date, and cannot go on where one is without the other.
-            dates, programs = (
-                {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
-                for ending in ("-atime", "-cache")
-            )
-            for name in dates.keys() ^ programs.keys():
-                (dates.get(name) or programs[name]).unlink()
-    except filelock.Timeout:
-        raise OSError("its lock is held by another process.") from None
+
+
+def _remove_half_written(folder: Path) -> None:
+    """JAX writes a program, then its date; one without the other would stop all later writes."""
+    for program in folder.glob("*-cache"):
+        if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+            program.unlink(missing_ok=True)
 
 
 class CompileTime:

@@ -29,13 +29,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hmcl_jax import _checks
-from hmcl_jax.continual.differences import differences, text
-from hmcl_jax.continual.quiet import ignore_stragglers
+from hmcl_jax import _checks, _files
+from hmcl_jax.continual.differences import differences
 
 SCHEMA = 1
 RUN = "run.json"
-PARTIAL = "run.json.partial"
 LOCK = "run.lock"
 STEPS = "steps"
 OF_METHOD = ("method", "settings")
@@ -169,7 +167,7 @@ class Run:
             if array.size:  # Orbax refuses arrays of no size.
                 arrays[name] = array
         note = {"finished": int(finished), "record": _plain("record", record), "leaves": leaves}
-        note["sha256"] = _seal(note)
+        note["sha256"] = _files.json_sha256(note)
         # Orbax refuses empty trees, but a method may have no state.
         arrays["finished"] = np.asarray(finished, np.int32)
         try:
@@ -233,11 +231,11 @@ def _claim(root: Path) -> IO[str]:
     """Makes the directory if need be, and locks it; the kernel unlocks it if the process dies."""
     try:
         if root.is_dir():
-            foreign = {file.name for file in root.iterdir()} - {LOCK, PARTIAL}
+            foreign = set(root.iterdir()) - {root / LOCK, *_files.partials(root / RUN)}
             if foreign and not (root / RUN).exists():
                 raise RunError(
                     f"path = {str(root)!r} is not empty and holds no {RUN}, but "
-                    f"{sorted(foreign)[0]!r}; choose another directory with --out."
+                    f"{min(foreign).name!r}; choose another directory with --out."
                 )
         root.mkdir(parents=True, exist_ok=True)
         lock = open(root / LOCK, "a+", encoding="ascii")  # noqa: SIM115
@@ -265,11 +263,8 @@ def _identify(root: Path, asked: dict[str, Any], resume: bool) -> None:
     file = root / RUN
     try:
         if new := not file.exists():
-            with open(root / PARTIAL, "w", encoding="ascii") as partial:
-                json.dump({"schema": SCHEMA, "identity": asked}, partial, indent=1, sort_keys=True)
-                partial.flush()
-                os.fsync(partial.fileno())
-            (root / PARTIAL).replace(file)
+            whole = {"schema": SCHEMA, "identity": asked}
+            _files.write_whole(file, json.dumps(whole, indent=1, sort_keys=True))
     except OSError as error:
         raise RunError(f"path = {str(root)!r} cannot be used: {_reason(error)}.") from error
     if not (new or resume):
@@ -313,7 +308,6 @@ def _orbax(partial: bool = False) -> Iterator[Any]:
     """Orbax without its log; imported here, because that takes a second."""
     from orbax.checkpoint import v1 as ocp  # type: ignore[import-untyped, unused-ignore]
 
-    ignore_stragglers()
     context = ocp.Context()
     context.asynchronous.create_directories_asynchronously = False
     context.pytree.loading.partial_load = partial
@@ -348,7 +342,7 @@ def read_note(step: Path) -> dict[str, Any]:
     """What stands beside the arrays of a step, compared with its checksum."""
     with _reading(step) as ocp:
         note = ocp.metadata(step).custom_metadata or {}
-        if note.get("sha256") != _seal(note) or note["finished"] != int(step.name):
+        if note.get("sha256") != _files.json_sha256(note) or note["finished"] != int(step.name):
             raise ValueError("its record does not match its checksum")
         if not isinstance(note["record"], dict):
             raise ValueError("its record is none")
@@ -431,12 +425,6 @@ def _plain(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         raise RunError(
             f"{name} must hold only what JSON has: {error}. Use None for NaN, lists for arrays."
         ) from error
-
-
-def _seal(note: Mapping[str, Any]) -> str:
-    """SHA-256 of a note but for its checksum."""
-    body = {key: value for key, value in note.items() if key != "sha256"}
-    return hashlib.sha256(text(body).encode()).hexdigest()
 
 
 def _digest(array: np.ndarray) -> str:

@@ -327,17 +327,8 @@ def check_finite(method: str, task: str, kept: Any) -> None:
             )
 
 
-def without_nan(tree: Any) -> Any:
-    """Nested lists and dicts with None for every number that is not finite, as JSON wants it."""
-    if isinstance(tree, dict):
-        return {key: without_nan(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [without_nan(value) for value in tree]
-    return None if isinstance(tree, float) and not np.isfinite(tree) else tree
-
-
 def with_nan(tree: Any) -> Any:
-    """The way back: NaN for None."""
+    """Nested lists and dicts with NaN for None, as :func:`hmcl_jax._files.without_nan` took it."""
     if isinstance(tree, dict):
         return {key: with_nan(value) for key, value in tree.items()}
     if isinstance(tree, list):

@@ -41,6 +41,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hmcl_jax._files import file_sha256
 from hmcl_jax.continual.config import ConfigError
 from hmcl_jax.continual.method import Method
 from hmcl_jax.continual.methods import METHODS, NAME, Entry
@@ -68,7 +69,7 @@ def load_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
     if not Path(path).is_file():
         raise ConfigError(f"A file of methods must be a Python file, got {str(path)!r}.")
     found = _guarded(f"{path} failed", lambda: runpy.run_path(str(path)).get("METHODS"))
-    return _add(str(path), found, file_code(path))
+    return _add(str(path), found, file_sha256(path))
 
 
 def load_plugin(name: str) -> tuple[str, ...]:
@@ -102,13 +103,8 @@ def load_plugin(name: str) -> tuple[str, ...]:
     # Of the package's other files only the version tells whether they have changed.
     version = "" if point.dist is None else f"{point.dist.name} {point.dist.version} "
     file = getattr(sys.modules.get(point.module), "__file__", None)
-    code = file_code(file) if file else hashlib.sha256(point.value.encode()).hexdigest()
+    code = file_sha256(file) if file else hashlib.sha256(point.value.encode()).hexdigest()
     return _add(source, found, f"{version}{code}")
-
-
-def file_code(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def is_users(method: str) -> bool:

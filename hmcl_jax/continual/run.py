@@ -43,7 +43,6 @@ from hmcl_jax.continual.processes import (
     open_shared_run,
 )
 from hmcl_jax.continual.recovery import usable_step
-from hmcl_jax.continual.unchanged import check_unchanged, task_digest
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import is_complete
 from hmcl_jax.head import identity_head
@@ -169,7 +168,6 @@ def run_stream(
     identities = {method.name: _identity(store, method, seeds, config, tasks) for method in records}
     check_same([identities, dataclasses.asdict(config), out is None, resume])
     evaluator = Evaluator(store.K, config.device_memory)
-    digests = {task.name: task_digest(task) for task in tasks}
     results = {}
     with contextlib.ExitStack() as stack:
         runs: dict[str, Run | SharedRun] = {}
@@ -177,9 +175,7 @@ def run_stream(
             opened = open_shared_run(Path(str(out)), identities[name], resume=resume)
             runs[name] = stack.enter_context(opened)
         for method in records:
-            learner = Learner(
-                store, tasks, method, seeds, config, evaluator, listener, digests=digests
-            )
+            learner = Learner(store, tasks, method, seeds, config, evaluator, listener)
             results[method.name] = learner.learn(runs.get(method.name))
     return results
 
@@ -215,8 +211,7 @@ class Learner:
 
     A seed whose numbers go bad (:mod:`hmcl_jax.continual.guard`) is stopped: it keeps the heads of
     the task before, and its scores are NaN. Without `knobs`, settings that differ along the seed
-    axis, this gives a warning, and it is an error if no seed is left. Tasks must end with the
-    `digests` that they began with (:mod:`hmcl_jax.continual.unchanged`).
+    axis, this gives a warning, and it is an error if no seed is left.
     """
 
     def __init__(
@@ -229,7 +224,6 @@ class Learner:
         evaluator: Evaluator,
         listener: Listener | None,
         knobs: Mapping[str, np.ndarray] | None = None,
-        digests: Mapping[str, str] | None = None,
     ) -> None:
         self.knobs = {name: jnp.asarray(x, float) for name, x in (knobs or {}).items()}
         self.store, self.tasks, self.method = store, tasks, method
@@ -240,7 +234,6 @@ class Learner:
         size = len(tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
         self.stopped: list[Stopped] = []
-        self.digests = digests or {}
         self.history: list[str] = []  # what happened in every finished task, packed
         self.params: Heads = {}
         self.opt_state: Any = None
@@ -356,8 +349,6 @@ class Learner:
             row.append(
                 {name: np.where(self.bad, np.nan, x).tolist() for name, x in measured.items()}
             )
-        if task.name in self.digests:
-            check_unchanged(task, self.digests[task.name])
         done = time.perf_counter()
         return {
             "details": row,

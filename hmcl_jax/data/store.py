@@ -24,12 +24,12 @@ hold small pictures of some test samples: ``thumbnails``, JPEG files one after t
 ``tree_features``, the points of all names in its class tree (``Task.tree_names``).
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
-import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from hmcl_jax import _files
 from hmcl_jax.data.encoding import Arrays, Encoded, check_encoded, encode_features
 from hmcl_jax.data.validation import (
     INDICES,
@@ -229,11 +230,6 @@ def _digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    body = {key: value for key, value in manifest.items() if key != "sha256"}
-    return json.dumps(body, sort_keys=True, ensure_ascii=True, allow_nan=False).encode()
-
-
 def write_store(
     path: str | os.PathLike[str],
     tasks: Sequence[Task],
@@ -287,30 +283,23 @@ def write_store(
         "provenance": dict(provenance or {}),
         "tasks": [],
     }
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        reason = f"{error.strerror}; choose another path"
-        raise StoreError(f"path = {str(path)!r} cannot be written: {reason}.") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            partial = stack.enter_context(_files.partial_folder(path))
+        except OSError as error:
+            reason = f"{error.strerror}; choose another path"
+            raise StoreError(f"path = {str(path)!r} cannot be written: {reason}.") from error
         for task in tasks:
             manifest["tasks"].append(_write_task(partial, task, features))
-        manifest["sha256"] = _digest(_canonical(manifest))
+        manifest["sha256"] = _files.json_sha256(manifest)
         text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
         (partial / MANIFEST).write_text(text, encoding="ascii")
         read_store(partial).validate()
+        whole = partial
         if path.suffix == ".zip":
-            packed = partial / ".packed"
-            _pack(partial, manifest, packed)
-            packed.replace(path)
-            shutil.rmtree(partial)
-        else:
-            partial.replace(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+            whole = partial / ".packed"
+            _pack(partial, manifest, whole)
+        whole.replace(path)
     return str(manifest["sha256"])
 
 
@@ -366,7 +355,7 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
 
 def _save(target: str, values: np.ndarray) -> dict[str, Any]:
     np.save(target, values, allow_pickle=False)
-    sha256 = _digest(Path(target).read_bytes())
+    sha256 = _files.file_sha256(target)
     return {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": sha256}
 
 
@@ -450,7 +439,7 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
     if not isinstance(manifest, dict) or str(manifest.get("schema")) != str(SCHEMA):
         found = manifest.get("schema") if isinstance(manifest, dict) else None
         raise StoreError(f"{files.path}: schema must be {SCHEMA}, got {found!r}.")
-    fingerprint = _digest(_canonical(manifest))
+    fingerprint = _files.json_sha256(manifest)
     if manifest.get("sha256") != fingerprint:
         raise StoreError(f"{files.path}: the manifest does not match its own checksum.")
     check_manifest(manifest)

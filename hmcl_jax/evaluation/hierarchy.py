@@ -260,23 +260,6 @@ def chance_scores(tree: Tree, correct_lca: int = 1) -> dict[str, Score]:
     return hierarchy_scores(tree, p.reshape(-1), t.reshape(-1), correct_lca)
 
 
-def _average_ranks(values: NDArray) -> NDArray[np.float64]:
-    """Ranks from 1 along the last axis; equal numbers share the mean of their ranks."""
-    order = np.argsort(values, axis=-1, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=-1)
-    n = values.shape[-1]
-    place = np.broadcast_to(np.arange(n), values.shape)
-    edge = np.ones((*values.shape[:-1], 1), bool)
-    change = ordered[..., 1:] != ordered[..., :-1]
-    starts = np.where(np.concatenate([edge, change], axis=-1), place, 0)
-    ends = np.where(np.concatenate([change, edge], axis=-1), place, n - 1)
-    first = np.maximum.accumulate(starts, axis=-1)
-    last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
-    ranks = np.empty(values.shape)
-    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=-1)
-    return ranks
-
-
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> Score:
     r"""Spearman's rank correlation along the last axis.
 
@@ -294,6 +277,8 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> Score:
       >>> print(hierarchy.rank_correlation([0.1, 0.2, 0.9, 0.8], [1, 1, 2, 2]).round(4))
       0.8944
     """
+    from scipy.stats import rankdata  # slow to import
+
     ranks = []
     for name, values in (("x", x), ("y", y)):
         array = np.asarray(values)
@@ -304,7 +289,7 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> Score:
             )
         if not np.isfinite(array).all():
             raise ValueError(f"{name} must be finite; leave out the rows with NaN or infinity.")
-        ranks.append(_average_ranks(array))
+        ranks.append(rankdata(array, axis=-1))
     if ranks[0].shape[-1] != ranks[1].shape[-1]:
         raise ValueError(
             "x and y must have last axes of one length, "

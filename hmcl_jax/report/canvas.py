@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hmcl_jax import _files
 from hmcl_jax.evaluation.seeds import seed_std
 from hmcl_jax.report.inline import INK, inline_svg
 
@@ -249,19 +250,14 @@ def save(figure: Any, paths: Paths, title: str = "") -> None:
     }
     for path in checked(paths):
         ending = path.suffix.lower()
-        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-        try:
-            with pyplot().rc_context(FILES):
-                figure.savefig(
-                    partial,
-                    format=ending[1:],
-                    dpi=100 if ending == ".svg" else 150,  # of what is rasterised
-                    facecolor="none" if ending == ".svg" else "white",
-                    metadata=metadata[ending],
-                )
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with _files.whole_file(path) as partial, pyplot().rc_context(FILES):
+            figure.savefig(
+                partial,
+                format=ending[1:],
+                dpi=100 if ending == ".svg" else 150,  # of what is rasterised
+                facecolor="none" if ending == ".svg" else "white",
+                metadata=metadata[ending],
+            )
 
 
 def legend(figure: Any, known: Mapping[str, Look], others: Mapping[str, Any] | None = None) -> None:

@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hmcl_jax import _files
 from hmcl_jax._versions import versions
 from hmcl_jax.continual.checkpoint import RunError
-from hmcl_jax.continual.guard import without_nan
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import backward_transfer, overall
 
@@ -190,10 +189,10 @@ def as_json(results: Mapping[str, StreamResult], about: Mapping[str, Any]) -> di
             "stopped": [dataclasses.asdict(found) for found in result.stopped],
             "scores": plain(result.scores),
             "columns": {column: plain(values) for column, values in columns(result).items()},
-            "details": without_nan(result.details),
-            "losses": without_nan(result.losses),
+            "details": _files.without_nan(result.details),
+            "losses": _files.without_nan(result.losses),
             "seconds": result.seconds,
-            "logs": without_nan(result.logs),
+            "logs": _files.without_nan(result.logs),
             "programs": result.programs,
         }
     first = next(iter(results.values()))
@@ -259,7 +258,7 @@ def write_results(
     contents = {
         "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n{notes}",
         "table.tex": f"% {CONVENTION}\n{commented}{latex_table(results)}\n",
-        "results.json": json.dumps(as_json(results, about), indent=1, allow_nan=False) + "\n",
+        "results.json": _files.json_text(as_json(results, about)),
     }
     return write_files(out, contents)
 
@@ -270,14 +269,6 @@ def write_files(out: str | Path, contents: Mapping[str, str]) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in contents.items():
-        partial = out / f".{name}.partial-{os.getpid()}"
-        try:
-            with open(partial, "w", encoding="utf8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(out / name)
-        finally:
-            partial.unlink(missing_ok=True)
+        _files.write_whole(out / name, text)
         written.append(out / name)
     return written

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from hmcl_jax import _files
 from hmcl_jax._versions import versions
 from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.evaluation import Drift
@@ -106,10 +104,8 @@ def write_report(
     out = Path(os.path.abspath(out))
     check_report(out, replace)
     label, _ = compared_with(analysis.methods, against)
-    partial, old = _aside(out)
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        (partial / "tables").mkdir(parents=True)
+    with _files.partial_folder(out) as partial:
+        (partial / "tables").mkdir()
         drawings = draw_all(
             analysis, partial / "figures", formats, against=label, seed=seed, listener=listener
         )
@@ -118,35 +114,10 @@ def write_report(
             (partial / "tables" / f"{name}.tex").write_text(_clean(table.latex()), "utf8")
         page = report_page(analysis, drawings, against)
         (partial / "report.html").write_text(page.html(), "utf8")
-        numbers = json.dumps(as_numbers(analysis, label), indent=1, allow_nan=False)
-        (partial / MARK).write_text(numbers + "\n", "utf8")
+        (partial / MARK).write_text(_files.json_text(as_numbers(analysis, label)), "utf8")
         check_report(out, replace)  # it may have come meanwhile
-        if out.exists():
-            out.replace(old)
-        partial.replace(out)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        abandon_report(out)
+        _files.replace_folder(out, partial)
     return out / "report.html"
-
-
-def abandon_report(out: str | os.PathLike[str]) -> None:
-    """Removes what this process has made of a report that is not finished; an older one is back.
-
-    Args:
-      out: the folder of the report.
-    """
-    out = Path(os.path.abspath(out))
-    partial, old = _aside(out)
-    shutil.rmtree(partial, ignore_errors=True)
-    if old.exists() and not out.exists():
-        old.replace(out)
-
-
-def _aside(out: Path) -> tuple[Path, Path]:
-    """Where this process makes a new report, and where it moves the old one."""
-    name, number = out.name, os.getpid()
-    return out.with_name(f".{name}.partial-{number}"), out.with_name(f".{name}.old-{number}")
 
 
 def _clean(text: str) -> str:
@@ -194,7 +165,7 @@ def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
             for walk in analysis.walks
         ],
     }
-    return _plain(found)
+    return _files.without_nan(found)
 
 
 def _drift(drift: Drift, against: str) -> dict[str, Any]:
@@ -227,18 +198,3 @@ def _hierarchy(tree: Hierarchy) -> dict[str, Any]:
         "chance": tree.chance,
         "radius": None if tree.radius is None else dataclasses.asdict(tree.radius),
     }
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
-    if isinstance(value, dict) or hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    if isinstance(value, np.integer):
-        return int(value)
-    return value if isinstance(value, str | int | bool | None) else str(value)
