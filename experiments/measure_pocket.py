@@ -35,7 +35,7 @@ def main() -> None:
         held = json.loads(store.provenance[HELD_OUT])
         cells = pair_cells(PairMeasures(**held["held_out"]))
         spearman, zero = f"{held['spearman']:.2f}", f"{100 * held['zero_shot']:.1f}"
-        print("| " + " | ".join([HELD_OUT, *cells, spearman, zero, ""]) + " |")
+        print("| " + " | ".join([HELD_OUT, *cells, spearman, "", zero, ""]) + " |")
 
 
 if __name__ == "__main__":

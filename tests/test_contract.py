@@ -25,7 +25,7 @@ OPTIONS = {  # by the name of a variant here
     "ca": {"variant": "ca"},
     "rotation": {"variant": "rotation"},
     "ca-ambient": {"variant": "ca", "span": "ambient"},
-    "rotation-ambient": {"variant": "rotation", "span": "ambient"},
+    "rotation-protected": {"variant": "rotation", "span": "protected"},
 }
 VARIANTS = list(OPTIONS)
 

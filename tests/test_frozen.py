@@ -12,6 +12,7 @@ from hmcl_jax.evaluation import (
     measure_pairs,
     measure_table,
     measure_task,
+    nested_share,
     tree_correlation,
 )
 
@@ -61,7 +62,13 @@ def test_trees_with_several_tops_and_their_cap(task):
     best = scipy.stats.spearmanr(depths, [0, 2, 3, 4, 1]).statistic
     assert cap == pytest.approx(best)
     assert class_tree_correlation([task]) == (correlation, cap)
-    assert measure_task(task, 10.0).pairs.entailed == 1
+    found = measure_task(task, 10.0)
+    assert found.pairs.entailed == 1
+    animal, plant = task.arrays["tree_features"][[0, 4]]
+    rows = ((animal, "cat"), (animal, "dog"), (plant, "oak"))
+    points = dict(zip(task.tree_names, task.arrays["tree_features"], strict=True))
+    held = [bool(entailment.entails(parent, points[child])) for parent, child in rows]
+    assert found.nested == nested_share(task, 10.0) == pytest.approx(np.mean(held))
 
 
 def test_the_table_has_a_row_per_task():

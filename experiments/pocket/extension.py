@@ -4,7 +4,10 @@ The points of the texts and the temperature are fixed, so that a stream may mix 
 pocket16 with tasks in a new modality. A tower has the form of that of the pictures,
 :math:`v = \alpha \, e^{\ell(x)} (\sqrt{512} \, [c; 0] + g(x))`, and begins with the alpha of the
 pictures and with their mean component along the shared axis, so that its radii begin near theirs.
-A modality without ConSE's mixture c has :math:`g(x)` alone.
+A modality without ConSE's mixture c has :math:`\sqrt{512} \, g(x) / |g(x)|` in the parentheses, so
+that unusual inputs do not fly off. The contrast of a few hundred pairs at
+a fixed temperature would draw uncertain items to the origin; the mean of :math:`(d_0(x) - D)^2`,
+with the mean distance D of pictures to the origin, keeps them near pictures.
 """
 
 import dataclasses
@@ -42,21 +45,23 @@ class ExtensionConfig:
       learning_rate: peak.
       weight_decay: of AdamW.
       dropout: of inputs and hidden units.
+      radius_weight: of the term that keeps items as far out as pictures.
       seed: of everything random.
     """
 
     hidden: int = 512
     length_hidden: int = 128
-    steps: int = 150
+    steps: int = 300
     batch: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     dropout: float = 0.25
+    radius_weight: float = 20.0
     seed: int = 0
 
 
 CANDIDATES: list[dict[str, Any]] = [
-    {"steps": steps, "dropout": dropout} for steps in (75, 150, 400) for dropout in (0.25, 0.5)
+    {"steps": steps, "dropout": dropout} for steps in (75, 150, 300) for dropout in (0.25, 0.5)
 ]
 
 
@@ -95,12 +100,14 @@ class Start:
     Attributes:
       alpha: log alpha of their tower.
       axis: their mean tangent component along the shared axis, the last dimension.
+      distance: their mean distance to the origin.
       tau: temperature.
       K: squared radius of the hyperboloid.
     """
 
     alpha: float
     axis: float
+    distance: float
     tau: float
     K: float
 
@@ -112,8 +119,9 @@ class Start:
             for task in pocket
         ]
         tangents = lorentz.log_map0(np.concatenate(points), pocket.K)
+        axis, distance = tangents[:, -1].mean(), jnp.linalg.norm(tangents, axis=1).mean()
         alpha = float(towers.params["picture"]["alpha"])
-        return cls(alpha, float(tangents[:, -1].mean()), pocket.tau, pocket.K)
+        return cls(alpha, float(axis), float(distance), pocket.tau, pocket.K)
 
 
 def tangent(
@@ -131,6 +139,8 @@ def tangent(
     direction = network(params["direction"], x, keys[1], rate)
     if given.shape[1]:
         direction += np.sqrt(DIM) * jnp.pad(given, ((0, 0), (0, DIM - TEXT_DIM)))
+    else:
+        direction *= np.sqrt(DIM) / jnp.linalg.norm(direction, axis=1, keepdims=True)
     return jnp.exp(params["alpha"] + network(params["length"], x, keys[2], rate)) * direction
 
 
@@ -164,15 +174,20 @@ class Tower:
         fan_in = inputs.shape[1] + given.shape[1]
         key = jax.random.key(config.seed)
         first, last = jax.random.split(key)
-        # Without a mixture the network alone gives the direction, so it begins longer.
-        scale = 0.5 if given.shape[1] else 2.0
+        if given.shape[1]:
+            scale, alpha, bias = 0.5, start.alpha, start.axis / np.exp(start.alpha)
+        else:
+            # The components of g have a standard deviation of about 0.65, that of GELU.
+            share = start.axis / start.distance
+            scale, alpha = 1.0, np.log(start.distance / np.sqrt(DIM))
+            bias = 0.65 * np.sqrt(DIM) * share / np.sqrt(1 - share**2)
         params = {
             "direction": initial_network(first, fan_in, config.hidden, DIM, scale),
-            "length": initial_network(last, fan_in, config.length_hidden, 1, 0.3),
-            "alpha": jnp.asarray(start.alpha),
+            "length": initial_network(last, fan_in, config.length_hidden, 1, 0.05),
+            "alpha": jnp.asarray(alpha, jnp.float32),
         }
-        bias = params["direction"]["b2"]
-        params["direction"]["b2"] = bias.at[-1].set(start.axis / np.exp(start.alpha))
+        outputs = params["direction"]["b2"]
+        params["direction"]["b2"] = outputs.at[-1].set(bias)
         schedule = optax.cosine_onecycle_schedule(config.steps, config.learning_rate)
         tx = optax.adamw(schedule, weight_decay=config.weight_decay)
 
@@ -184,11 +199,13 @@ class Tower:
             same = (name[:, None] == name[None, :]).astype(points.dtype)
             far = lorentz.pairwise_distance(text, points, start.K)
             cone = cone_loss(text, points, recipe.eta, start.K).mean()
+            off = jnp.mean((lorentz.distance_to_origin(points, start.K) - start.distance) ** 2)
             apart = separation_loss(text, points, same, recipe.separation_margin, start.K)
             return (
                 contrastive_loss(-far / start.tau, same)
                 + recipe.cone_weight * cone
                 + recipe.separation_weight * apart
+                + config.radius_weight * off
             )
 
         @jax.jit

@@ -16,6 +16,7 @@ from hmcl_jax.evaluation.frozen import (
     measure_pairs,
     measure_table,
     measure_task,
+    nested_share,
     tree_correlation,
 )
 from hmcl_jax.evaluation.hierarchy import (
@@ -95,6 +96,7 @@ __all__ = [
     "measure_table",
     "measure_task",
     "measure_trees",
+    "nested_share",
     "overall",
     "paired_distance_drift",
     "predict",

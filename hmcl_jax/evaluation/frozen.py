@@ -109,6 +109,22 @@ def tree_correlation(task: Task) -> tuple[float, float]:
     return float(radius_by_depth(tree, radii, task.tree_names).correlation), float(cap)
 
 
+def nested_share(task: Task, K: float) -> float:
+    """Share of the rows of a task's tree whose parent has the child in its entailment cone.
+
+    Args:
+      task: with a tree.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      The share.
+    """
+    place = {name: i for i, name in enumerate(task.tree_names)}
+    points = np.asarray(task.arrays["tree_features"], np.float32)
+    child, parent = (points[[place[row[k]] for row in task.tree]] for k in (0, 1))
+    return float(np.asarray(entailment.entails(parent, child, K)).mean())
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskMeasures:
     """Measures of the test part of a task, of :func:`measure_task`.
@@ -117,11 +133,13 @@ class TaskMeasures:
       pairs: of its texts (class prototypes or captions) and pictures.
       correlation: Spearman's, of radius and depth in the task's tree; NaN without a tree.
       cap: the most that ties of depth allow.
+      nested: share of the tree's parents whose cone holds the child; NaN without a tree.
     """
 
     pairs: PairMeasures
     correlation: float
     cap: float
+    nested: float
 
 
 def measure_task(task: Task, K: float) -> TaskMeasures:
@@ -141,8 +159,10 @@ def measure_task(task: Task, K: float) -> TaskMeasures:
     else:
         general, specific = task.arrays["test_general"], task.arrays["test_specific"]
         pairs = np.asarray(task.arrays["test_pairs"])
-    trees = tree_correlation(task) if task.tree else (float("nan"), float("nan"))
-    return TaskMeasures(measure_pairs(general, specific, pairs, K), *trees)
+    found = measure_pairs(general, specific, pairs, K)
+    if not task.tree:
+        return TaskMeasures(found, float("nan"), float("nan"), float("nan"))
+    return TaskMeasures(found, *tree_correlation(task), nested_share(task, K))
 
 
 def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
@@ -167,6 +187,7 @@ COLUMNS = (
     "shuffled %",
     "further out %",
     "Spearman (cap)",
+    "parents entail %",
     "zero-shot %",
     "single task %",
 )
@@ -179,28 +200,31 @@ def measure_table(store: Store) -> str:
       store: of any origin.
 
     Returns:
-      Lines of Markdown. The mean of Spearman's correlation is over classification tasks.
+      Lines of Markdown. The means over trees are over those of classification tasks.
     """
     lines = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1)]
     measured = {task.name: measure_task(task, store.K) for task in store}
     for task in store:
         found = measured[task.name]
-        correlation = f"{found.correlation:.2f} ({found.cap:.2f})" if task.tree else ""
+        trees = ("", "")
+        if task.tree:
+            correlation = f"{found.correlation:.2f} ({found.cap:.2f})"
+            trees = (correlation, _percent(found.nested))
         scores = [_percent(task.scores.get(name)) for name in ("zero_shot", "single_task")]
-        lines.append((task.name, *pair_cells(found.pairs), correlation, *scores))
+        lines.append((task.name, *pair_cells(found.pairs), *trees, *scores))
     fields = [field.name for field in dataclasses.fields(PairMeasures)]
     means = {f: np.nanmean([getattr(m.pairs, f) for m in measured.values()]) for f in fields}
-    trees = "{:.2f} ({:.2f})".format(*class_tree_correlation(store)) if _class_trees(store) else ""
+    trees = ("", "")
+    classed = [measured[task.name].nested for task in store if task.tree and task.classes]
+    if classed:
+        correlation = "{:.2f} ({:.2f})".format(*class_tree_correlation(store))
+        trees = (correlation, _percent(float(np.mean(classed))))
     scores = []
     for name in ("zero_shot", "single_task"):
         values = [task.scores[name] for task in store if name in task.scores]
         scores.append(_percent(float(np.mean(values)) if values else None))
-    lines.append(("mean", *pair_cells(PairMeasures(**means)), trees, *scores))
+    lines.append(("mean", *pair_cells(PairMeasures(**means)), *trees, *scores))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _class_trees(store: Store) -> bool:
-    return any(task.tree and task.classes for task in store)
 
 
 def pair_cells(found: PairMeasures) -> tuple[str, ...]:
