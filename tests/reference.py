@@ -38,6 +38,7 @@ class Setup:
     step: str = "epoch"
     reset_optimizer: bool = True
     correction: str | None = None
+    span: str = "protected"
     placement: str = "post"
     betas: dict = dataclasses.field(default_factory=dict)
     variance: float = 1.0
@@ -158,7 +159,7 @@ def learn(heads, lesson, place, seed, setup, adamw, bases):
     def correct(step):
         if setup.correction is None:
             return step
-        return admissible(step, bases, images, setup.correction == "ca")
+        return admissible(step, bases, images, setup.span if setup.correction == "ca" else None)
 
     for epoch in range(setup.epochs[kind]):
         order = np.random.default_rng([seed, place, epoch]).permutation(len(lesson.pairs))
@@ -198,23 +199,28 @@ def protected_directions(features, setup, dim):
     return rows[: min(rank, int(np.sum(scales > 1e-6 * scales[0])))].T
 
 
-def admissible(step, bases, images, turn):
+def admissible(step, bases, images, span):
     """The closest step that holds the time columns and turns all images by one rotation, or none.
 
-    Least squares over all skew matrices, one unknown for every pair of axes.
+    Least squares over the skew matrices in a span, one unknown for every pair of its axes.
     """
     dim = len(next(iter(bases.values())))
     omega = np.zeros((dim, dim))
-    if turn:
-        axes = list(zip(*np.triu_indices(dim, 1), strict=True))
-        U = np.concatenate([images[m] for m in step], axis=1)
+    U = np.concatenate([images[m] for m in step], axis=1)
+    if span and U.size:
+        axes = np.eye(dim)
+        if span == "protected":
+            axes, scales, _ = np.linalg.svd(U)
+            axes = axes[:, : int(np.sum(scales > 1e-9 * scales[0]))]
         wanted = np.concatenate([step[m][:, 1:] @ bases[m] for m in step], axis=1)
-        moved = np.zeros((len(axes), *U.shape))
-        for k, (i, j) in enumerate(axes):
-            moved[k, i], moved[k, j] = U[j], -U[i]
-        found = np.linalg.lstsq(moved.reshape(len(axes), -1).T, wanted.ravel(), rcond=1e-12)[0]
-        for (i, j), angle in zip(axes, found, strict=True):
-            omega[i, j], omega[j, i] = angle, -angle
+        skew = [
+            np.outer(axes[:, i], axes[:, j]) - np.outer(axes[:, j], axes[:, i])
+            for i, j in zip(*np.triu_indices(axes.shape[1], 1), strict=True)
+        ]
+        if skew:
+            moved = np.stack([(A @ U).ravel() for A in skew], axis=1)
+            angles = np.linalg.lstsq(moved, wanted.ravel(), rcond=1e-12)[0]
+            omega = np.tensordot(angles, skew, axes=1)
     corrected = {}
     for m, candidate in step.items():
         V, spatial = bases[m], candidate[:, 1:]

@@ -134,8 +134,8 @@ def vanilla(tasks=IMAGES, **shared):
     return Case(make_method("vanilla"), tasks, shared, shared)
 
 
-def hmcl(variant, placement, tasks=IMAGES, variance=0.7, min_rank=1, **shared):
-    ranks = {"variance": variance, "min_rank": min_rank, "placement": placement}
+def hmcl(variant, placement, tasks=IMAGES, variance=0.7, min_rank=1, span="protected", **shared):
+    ranks = {"variance": variance, "min_rank": min_rank, "placement": placement, "span": span}
     method = make_method(f"hmcl_{variant}", {**ranks, "beta": 0.1, "beta_retrieval": 0.3})
     betas = {"classification": 0.1, "retrieval": 0.3}
     return Case(method, tasks, shared, {**shared, **ranks, "betas": betas, "correction": variant})
@@ -161,6 +161,7 @@ SLOW_CASES = {
     "vanilla, a new modality": vanilla(ALL),
     "mr without anchor": hmcl("mr", "post", ALL),
     "ca on the gradient": hmcl("ca", "pre", variance=0.95),
+    "ca, ambient": hmcl("ca", "post+anchor", ALL, span="ambient"),
     "ca, a step per minibatch": hmcl("ca", "post+anchor", ALL, **EACH),
     "two stages and a term, a step per minibatch": two_stages(ALL, **EACH),
 }
