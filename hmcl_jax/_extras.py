@@ -1,0 +1,32 @@
+"""Packages that only some features need: imported on first use, named if they are missing."""
+
+import importlib
+from typing import Any
+
+
+def require(module: str, extra: str) -> Any:
+    """Imports a module of an optional package.
+
+    Args:
+      module: such as ``"matplotlib.pyplot"``.
+      extra: of hmcl_jax that installs the package, such as ``"report"``.
+
+    Returns:
+      The module.
+
+    Raises:
+      ImportError: with the command that installs the extra.
+
+    Example:
+      >>> from hmcl_jax._extras import require
+      >>> require("no_such_package", "report")
+      Traceback (most recent call last):
+      ImportError: The package 'no_such_package' is missing: pip install 'hmcl_jax[report]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or module).partition(".")[0]
+        raise ImportError(
+            f"The package {package!r} is missing: pip install 'hmcl_jax[{extra}]'", name=package
+        ) from error
