@@ -5,7 +5,8 @@ import pytest
 from collections_made import write
 
 from hmcl_jax import lorentz
-from hmcl_jax.data.ingest import IngestError, read_features
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.feature_arrays import read_features
 from hmcl_jax.data.store import ARRAYS, read_store, write_store
 
 DIM = 6
@@ -98,7 +99,7 @@ def test_what_collection_toml_states(tmp_path, rng):
 def test_spaces(tmp_path, rng, K, monkeypatch):
     made = classification(rng)
     root = make(tmp_path / "x", made, "")
-    monkeypatch.setattr("hmcl_jax.data.features.BLOCK", 4)  # 9 rows are two blocks and a rest
+    monkeypatch.setattr("hmcl_jax.data.feature_arrays.BLOCK", 4)  # 9 rows are two blocks and a rest
     tangent = read_features(root, space="tangent", K=K)
     euclidean = read_features(root, space="euclidean", norm=1.5, K=K)
     for name in ("train_features", "test_features", "prototypes"):
@@ -246,11 +247,11 @@ def test_files_that_are_missing_or_damaged(tmp_path, rng):
     whole = victim.read_bytes()
     for damage in (whole[:-1], whole[:20], b"", b"PK\x03\x04", whole.replace(b"|u1", b"|O8")):
         victim.write_bytes(damage)
-        with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable \.npy file"):
+        with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable npy file"):
             read_features(root)
     np.savez(root / "other.npz", a=np.zeros(3))
     (root / "other.npz").rename(victim)
-    with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable \.npy file"):
+    with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable npy file"):
         read_features(root)
     victim.unlink()
     with pytest.raises(IngestError, match="missing: test_labels; not known: none"):
@@ -268,5 +269,5 @@ def test_arrays_are_never_unpickled(tmp_path, rng):
     made = classification(rng)
     root = make(tmp_path / "x", made)
     np.save(root / "test_labels.npy", np.array([print, 1, 2, 3], object), allow_pickle=True)
-    with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable \.npy file"):
+    with pytest.raises(IngestError, match=r"test_labels\.npy is not a readable npy file"):
         read_features(root)

@@ -24,7 +24,8 @@ from collections_made import (
     write_tar,
 )
 
-from hmcl_jax.data.ingest import IngestError, distinct_names, open_collection, recognise
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.image_datasets import distinct_names, open_collection, recognise
 
 
 @pytest.mark.parametrize("layout", CLASSIFICATION)
@@ -82,7 +83,6 @@ def test_pictures_are_a_sequence_that_makes_them_when_asked(tmp_path):
     pictures = open_collection(make_folders(tmp_path)).train.pictures
     assert len(pictures) == 12
     assert pictures[-1] == pictures[11]
-    assert [p.key for p in pictures[2:4]] == [pictures[2].key, pictures[3].key]
     with pytest.raises(IndexError):
         pictures[12]
     assert list(pictures)[5].read() == pictures[5].read()
@@ -236,7 +236,7 @@ def test_distinct_names_stay_distinct():
         ('layout = "features"', "use read_features"),
         ('splits = "train"', "splits must be a table"),
         ("provenance = { a = 1 }", r"provenance\.a must be a text"),
-        ('classes = ["a"]', "1 class names are stated, but train has 4 class folders"),
+        ('classes = ["a"]', "1 class names are stated, but there are 4 class folders"),
         ("name =", "is not TOML"),
         ('name = "\x00"', "is not TOML"),
     ],
@@ -257,7 +257,7 @@ def test_class_names_are_counted_and_must_agree(tmp_path):
         open_collection(tmp_path)
     (tmp_path / "collection.toml").unlink()
     write(tmp_path / "classnames.txt", "w\nx\ny\n")
-    with pytest.raises(IngestError, match="3 class names are stated, but train has 4"):
+    with pytest.raises(IngestError, match="3 class names are stated, but there are 4"):
         open_collection(tmp_path)
     write(tmp_path / "classnames.txt", "w\n\ny\nz\n")
     with pytest.raises(IngestError, match=r"classnames\.txt line 2 must not be blank"):
@@ -319,7 +319,7 @@ def test_folders_with_other_classes_or_no_pictures(tmp_path):
     make_folders(tmp_path)
     write(tmp_path / "test" / "cow" / "1.jpg", "x")
     shutil.rmtree(tmp_path / "test" / "cat")
-    with pytest.raises(IngestError, match=r"same 4 class folders .*missing: cat; not known: cow"):
+    with pytest.raises(IngestError, match=r"the same in all splits; missing: cat; not known: cow"):
         open_collection(tmp_path)
     make_folders(tmp_path / "b")
     for file in (tmp_path / "b" / "train" / "cat").iterdir():
@@ -329,7 +329,7 @@ def test_folders_with_other_classes_or_no_pictures(tmp_path):
     make_folders(tmp_path / "c")
     for file in (tmp_path / "c" / "test").rglob("*.jpg"):
         file.unlink()
-    with pytest.raises(IngestError, match=r"test has no picture in its class folders.* 0 other"):
+    with pytest.raises(IngestError, match=r"test has no picture in its class folders"):
         open_collection(tmp_path / "c")
     write(tmp_path / "d" / "train" / "1.jpg", "x")
     with pytest.raises(IngestError, match="must hold a folder of pictures for each class"):

@@ -19,7 +19,8 @@ from collections_made import (
     write_tar,
 )
 
-from hmcl_jax.data.ingest import IngestError, open_collection
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.image_datasets import open_collection
 
 
 @pytest.mark.parametrize(
@@ -105,9 +106,17 @@ def test_a_picture_that_is_gone_or_cut_is_named(tmp_path):
         ("train.csv", "image,caption\nb.png,x\n", "there is no such file"),
         ("train.csv", "image,caption\nhttp://a/b.png,x\n", "there is no folder 'http:'"),
         ("train.csv", b"image,caption\na.png,\xff\n", "is not UTF-8 at byte 20"),
-        ("train.csv", "image,label\na.png,x\na.png,y\n", "line 3: .* has a label in line 2"),
-        ("train.csv", "image,label\na.png,x\n./a.png,x\n", "line 3: .* has a label in line 2"),
-        ("train.csv", "image,label\na.png,x\n", "has the column caption, but the training"),
+        ("train.csv", "image,label\na.png,x\na.png,y\n", "line 3: image a.png has a label already"),
+        (
+            "train.csv",
+            "image,label\na.png,x\n./a.png,x\n",
+            "line 3: image a.png has a label already",
+        ),
+        (
+            "train.csv",
+            "image,label\na.png,x\n",
+            "test has captions, but the training pictures have labels",
+        ),
         ("train.jsonl", "{}\n", "line 1 must have the columns"),
         ("train.jsonl", "[1]\n", "line 1 must be an object"),
         ("train.jsonl", '{"image": "a.png", "caption": 3}', "line 1: caption must be a text"),
@@ -150,19 +159,16 @@ def test_labels_are_names_or_rows_of_stated_classes(tmp_path):
     assert opened([2, 0, 1], ["u", "v", "w"]) == (("u", "v", "w"), [2, 0, 1])
     assert opened(["4", "10", "3"], ["10", "3", "4"]) == (("10", "3", "4"), [2, 0, 1])
     assert opened([0, 1, 2], ["m", "m", "w"]) == (("m", "m", "w"), [0, 1, 2])
-    with pytest.raises(
-        IngestError, match="label 'm' must be the name of one class, but 2 of the 3"
+    for labels, wrong, classes in (
+        (["m", "m", "w"], "picture train0.png has the label 'm'", ["m", "m", "w"]),
+        ([0, 1, 3], "picture train2.png has the label '3'", ["u", "v", "w"]),
+        (["u", "x", "w"], "picture train1.png has the label 'x'", ["u", "v", "w"]),
     ):
-        opened(["m", "m", "w"], ["m", "m", "w"])
-    with pytest.raises(IngestError, match="line 3: label '3' must be a row of the 3 classes"):
-        opened([0, 1, 3], ["u", "v", "w"])
-    with pytest.raises(
-        IngestError, match="label 'x' must be the name of one class, but 0 of the 3"
-    ):
-        opened(["u", "x", "w"], ["u", "v", "w"])
+        with pytest.raises(IngestError, match=f"{wrong}, which must be the name of one class"):
+            opened(labels, classes)
     with pytest.raises(IngestError, match="1 of 3 classes have no training picture: v"):
         opened(["u", "u", "w"], ["u", "v", "w"])
-    with pytest.raises(IngestError, match="must be the name of one class"):
+    with pytest.raises(IngestError, match="line 1: label must be a text"):
         opened([10**30, 1, 2], ["u", "v", "w"])
 
 
@@ -229,14 +235,17 @@ def test_what_karpathy_files_must_not_hold(tmp_path, old, new, complaint):
         ([("a.jpg", b"x"), ("a.cls", b"one")], r"a\.cls must be the number of a class, got 'one'"),
         ([("a.jpg", b"x"), ("a.cls", b"-1")], "must be the number of a class"),
         ([("a.jpg", b"x"), ("a.cls", b"\xff")], "is not UTF-8"),
-        ([("a.jpg", b"x"), ("a.cls", b"4")], "has class 4, but there are 4 classes, from 0"),
+        (
+            [("a.jpg", b"x"), ("a.cls", b"4")],
+            "a.jpg has the label '4', which must be .* number, from 0",
+        ),
         ([("a.jpg", b"x"), ("a.jpg", b"y"), ("a.cls", b"0")], "have one key"),
         ([("a.jpg", b"x"), ("a.png", b"y"), ("a.cls", b"0")], r"a\.png and a\.jpg have one key"),
         ([("a.jpg", b"x"), ("a.txt", b"")], r"a\.txt has no caption"),
         ([("a.jpg", b"x"), ("a.json", b"3")], "must be a caption, a list of captions"),
         ([("a.jpg", b"x"), ("a.json", b"{")], "is not JSON"),
         ([("a.jpg", b"x"), ("a.txt", b"x"), ("b.jpg", b""), ("b.cls", b"0")], "1 have captions"),
-        ([("a.jpg", b"x"), ("a.txt", b"x")], "is not for classification"),
+        ([("a.jpg", b"x"), ("a.txt", b"x")], "test has captions, but the training"),
         ([("a.md", b"x")], "there is no picture in its tar files"),
     ],
 )
@@ -323,9 +332,9 @@ def test_absurd_sizes_in_tar_files(tmp_path):
 
 
 def test_pictures_beyond_all_measure_are_not_read(tmp_path, monkeypatch):
-    from hmcl_jax.data import collection
+    from hmcl_jax.data import readers
 
     pictures = open_collection(make_folders(tmp_path)).train.pictures
-    monkeypatch.setattr(collection, "LARGEST_PICTURE", 3)
+    monkeypatch.setattr(readers, "LARGEST_PICTURE", 3)
     with pytest.raises(IngestError, match=r"train/Zebra/0\.jpg has 13 bytes, more than 3"):
         pictures[0].read()

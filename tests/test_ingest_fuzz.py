@@ -18,7 +18,9 @@ from collections_made import (
 from test_features import DIM, classification, make, retrieval
 from test_store import mutate_json
 
-from hmcl_jax.data.ingest import IngestError, open_collection, read_features
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.feature_arrays import read_features
+from hmcl_jax.data.image_datasets import open_collection
 from hmcl_jax.data.store import ARRAYS
 
 TOML = """

@@ -133,7 +133,7 @@ def test_a_naive_byte_pair_encoding_agrees():
 
 def test_the_vocabulary_is_whole():
     assert len(ranks()) == len(joined()) == VOCABULARY - 512 - 2
-    merge = tokenizer._machinery()[2]
+    merge = tokenizer._pipeline()[2]
     symbols = tokenizer._alphabet()
     assert len({*symbols}) == 256
     assert [merge(symbol)[0].id for symbol in symbols] == list(range(256, 512))
@@ -204,6 +204,6 @@ def test_the_vocabulary_is_read_once(monkeypatch):
 @pytest.mark.parametrize("package", ["ftfy", "tokenizers"])
 def test_a_missing_package_is_named(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    tokenizer._machinery.cache_clear()
+    tokenizer._pipeline.cache_clear()
     with pytest.raises(ImportError, match=rf"{package}.*hmcl_jax\[backbones\]"):
         Tokenizer()

@@ -17,7 +17,7 @@ SCALARS = ("curv", "logit_scale", "textual_alpha", "visual_alpha")
 PIXELS = ("pixel_mean", "pixel_std")
 DROPPED = ("textual.attn_mask",)  # causal; the tower makes its own
 
-LETTERS = {
+SIZE_LETTERS = {
     "w": "image_width",
     "h": "image_hidden",
     "n": "positions",
@@ -123,8 +123,8 @@ def _axes(shape: str) -> list[tuple[int, str]]:
     """The axes of a shape, each a factor and a size; the size may be empty."""
     found = []
     for axis in shape.split():
-        factor = axis.rstrip("".join(LETTERS))
-        found.append((int(factor or 1), LETTERS.get(axis[len(factor) :], "")))
+        factor = axis.rstrip("".join(SIZE_LETTERS))
+        found.append((int(factor or 1), SIZE_LETTERS.get(axis[len(factor) :], "")))
     return found
 
 

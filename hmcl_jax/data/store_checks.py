@@ -1,9 +1,11 @@
-"""What must hold of a store; every complaint names the task, the array and the row."""
+"""Checks of a store; every error names the task, the array and the row."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hmcl_jax.data.errors import StoreError
 
 if TYPE_CHECKING:
     from hmcl_jax.data.store import Task
@@ -12,10 +14,6 @@ INDICES = (
     *("train_labels", "test_labels", "train_pairs", "test_pairs"),
     *("thumbnail_ends", "thumbnail_rows"),
 )
-
-
-class StoreError(ValueError):
-    """A store that is missing, damaged or inconsistent; the message names what and where."""
 
 
 def check_numbers(**named: Any) -> None:
