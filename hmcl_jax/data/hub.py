@@ -12,7 +12,7 @@ from typing import Any
 from hmcl_jax._extras import require
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.folder import Folder, Listing, check_text, first_few
-from hmcl_jax.data.readers import LARGEST_PICTURE, Reader, Samples
+from hmcl_jax.data.readers import LARGEST_PICTURE, Picture, Reader, Samples
 
 HUB = "hf:"
 SAVED = "dataset_dict.json"  # of DatasetDict.save_to_disk
@@ -53,17 +53,22 @@ class StoredPicture:
       dataset: of the ``datasets`` library, with pictures as bytes.
       column: of the picture.
       row: of the picture.
+      paths: whether a path instead of the bytes is followed; those of the hub lead to its cache.
     """
 
     key: str
     dataset: Any
     column: str
     row: int
+    paths: bool
 
     def read(self) -> bytes:
         """The encoded picture."""
         value = self.dataset[self.row][self.column]
-        data: bytes | None = value["bytes"] if isinstance(value, dict) else value
+        value = value if isinstance(value, dict) else {"bytes": value}
+        data: bytes | None = value["bytes"]
+        if data is None and self.paths and value.get("path"):
+            return Picture(self.key, value["path"]).read()
         if not isinstance(data, bytes) or len(data) > LARGEST_PICTURE:
             raise IngestError(f"Picture {self.key} is not in the data set, or is too large.")
         return data
@@ -72,8 +77,8 @@ class StoredPicture:
 class StoredPictures:
     """The pictures of a data set, each made when it is accessed."""
 
-    def __init__(self, split: str, dataset: Any, column: str) -> None:
-        self.split, self.dataset, self.column = split, dataset, column
+    def __init__(self, split: str, dataset: Any, column: str, paths: bool) -> None:
+        self.split, self.dataset, self.column, self.paths = split, dataset, column, paths
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -81,7 +86,8 @@ class StoredPictures:
     def __getitem__(self, row: int) -> StoredPicture:
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return StoredPicture(f"{self.split}/{row:09d}", self.dataset, self.column, row)
+        key = f"{self.split}/{row:09d}"
+        return StoredPicture(key, self.dataset, self.column, row, self.paths)
 
 
 class HubReader(Reader):
@@ -129,7 +135,8 @@ class HubReader(Reader):
         if isinstance(data.features[image], library.Image):
             data = data.cast_column(image, library.Image(decode=False))
         values, feature = list(data[column]), data.features[column]
-        pictures: Any = StoredPictures(split, data.select_columns([image]), image)
+        of_hub = isinstance(self.folder, HubName)
+        pictures: Any = StoredPictures(split, data.select_columns([image]), image, of_hub)
         if label is None:
             captions = [value if isinstance(value, list) else [value] for value in values]
             texts = [

@@ -315,7 +315,7 @@ class Coco(Reader):
 class Karpathy(Reader):
     """``dataset_<name>.json`` with all splits, and pictures in ``images/`` or beside it."""
 
-    FILE = re.compile(r"dataset_(.+)\.json")
+    FILE = re.compile(r"dataset_(?!dict\.)(.+)\.json")  # dataset_dict.json is a saved data set
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder)
