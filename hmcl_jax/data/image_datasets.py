@@ -7,7 +7,8 @@
 - *coco*: ``annotations/captions_train2017.json`` with ``train2017/``, and the same for val;
 - *karpathy*: ``dataset_<name>.json``, pictures in ``images/``, ``<name>_images/`` or beside it;
 - *webdataset*: ``train/*.tar`` and ``test/*.tar``, as the public CLIP benchmark keeps them;
-- *datasets*: Parquet or Arrow files, or a folder of ``DatasetDict.save_to_disk``.
+- *datasets*: Parquet or Arrow files, or a folder of ``DatasetDict.save_to_disk``;
+- *tfds*: a folder that TensorFlow Datasets has prepared.
 
 ``"hf:NAME"`` or ``"hf:NAME:CONFIGURATION"`` instead of a folder is a data set of the ``datasets``
 library, from its hub or its cache. A ``collection.toml`` (:mod:`hmcl_jax.data.collection_toml`) in
@@ -37,6 +38,7 @@ from hmcl_jax.data.readers import Coco, Folders, Karpathy, Reader, Samples, Tabl
 from hmcl_jax.data.splits import SIDES, TESTS, Split, choose_parts, parse_parts
 from hmcl_jax.data.store import ARRAYS
 from hmcl_jax.data.tar_shards import TarShards, has_shards
+from hmcl_jax.data.tfds_reader import TfdsReader, version_folder
 
 LAYOUTS: Mapping[str, type[Reader]] = {
     "folders": Folders,
@@ -45,6 +47,7 @@ LAYOUTS: Mapping[str, type[Reader]] = {
     "karpathy": Karpathy,
     "webdataset": TarShards,
     "datasets": HubReader,
+    "tfds": TfdsReader,
 }
 NEEDS = """\
   folders     train/<class>/*.jpg and test/<class>/*.jpg (or val/), the same classes in both
@@ -53,6 +56,7 @@ NEEDS = """\
   karpathy    dataset_<name>.json and pictures in images/, <name>_images/ or beside it
   webdataset  train/*.tar and test/*.tar
   datasets    train*.parquet or train*.arrow and test*, or dataset_dict.json
+  tfds        <version>/features.json, prepared with file_format="array_record"
   features    train_features.npy, train_labels.npy, ... (for read_features)"""
 NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -112,6 +116,7 @@ def recognise(path: str | os.PathLike[str] | Folder) -> str:
         "karpathy": any(map(Karpathy.FILE.fullmatch, top.files)),
         "table": bool(tables & top.files.keys()),
         "datasets": SAVED in top.files or bool(arrow_files(folder)),
+        "tfds": version_folder(folder) is not None,
         "folders": "train" in splits and bool(folder.listing("train").folders),
         "features": bool(arrays & top.files.keys())
         or any(name.endswith(".safetensors") for name in top.files),
@@ -148,7 +153,8 @@ def open_collection(
     ``"train[5000:10000]"``, and several may be joined, ``"train+restval"``. Parts are of a fixed
     random order (that of the keys' SHA-256), because pictures lie sorted by class; so
     ``"train[:90%]"`` and ``"train[90%:]"`` are disjoint, but not the very pictures that another
-    library takes. ``"test"`` also finds ``val``, ``validation`` or ``valid``.
+    library takes. Only parts of prepared TensorFlow Datasets are in that library's order.
+    ``"test"`` also finds ``val``, ``validation`` or ``valid``.
 
     Args:
       path: of the collection's folder, or ``"hf:NAME"``.
@@ -203,7 +209,7 @@ def open_collection(
     }
     if classes:
         _refuse_empty_classes(where, classes, [whole[split] for split in training])
-    chosen = choose_parts(where, parts, whole)
+    chosen = choose_parts(where, parts, whole, reader.in_order)
     notes = {"layout": layout, "splits": ", ".join(f"{side}: {wanted[side]}" for side in SIDES)}
     if reader.ignored is not None:
         counts = zip(reader.ignored, ("file", "folder"), strict=True)

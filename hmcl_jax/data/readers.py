@@ -115,11 +115,13 @@ class Reader(abc.ABC):
       splits: names of the splits.
       ignored: numbers of files and of folders that do not belong to the layout, or None.
       class_order: the names of all classes in order, if the layout has such a list.
+      in_order: whether ``train[:90%]`` is the first part of the split, not a random one.
     """
 
     splits: Sequence[str]
     ignored: list[int] | None = None
     class_order: tuple[str, ...] | None = None
+    in_order: bool = False
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder

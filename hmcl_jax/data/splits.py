@@ -88,7 +88,7 @@ def parse_parts(where: str, side: str, text: str, splits: Sequence[str]) -> list
 
 
 def choose_parts(
-    where: str, parts: Mapping[str, Sequence[Part]], whole: Mapping[str, Split]
+    where: str, parts: Mapping[str, Sequence[Part]], whole: Mapping[str, Split], in_order: bool
 ) -> dict[str, Split]:
     """The training and the test split.
 
@@ -96,6 +96,7 @@ def choose_parts(
       where: the collection, for messages.
       parts: of both sides.
       whole: the collection's splits, by name.
+      in_order: whether parts are taken in order instead of randomly.
 
     Returns:
       The parts of each side, joined.
@@ -109,7 +110,7 @@ def choose_parts(
         pieces = []
         for part in own:
             split = whole[part.split]
-            rows = _rows(where, split, part)
+            rows = _rows(where, split, part, in_order)
             for other, before in taken.setdefault(part.split, []):
                 if np.intersect1d(rows, before, assume_unique=True).size:
                     raise IngestError(
@@ -122,7 +123,7 @@ def choose_parts(
     return chosen
 
 
-def _rows(where: str, split: Split, part: Part) -> np.ndarray:
+def _rows(where: str, split: Split, part: Part, in_order: bool) -> np.ndarray:
     """The rows of a part, ascending."""
     count = len(split.pictures)
     if part.start is None and part.end is None:
@@ -142,6 +143,8 @@ def _rows(where: str, split: Split, part: Part) -> np.ndarray:
             f"{where}: {part.split}[{part.start or ''}:{part.end or ''}] is rows {first} to "
             f"{last}, but {part.split} has {count} pictures."
         )
+    if in_order:
+        return np.arange(first, last)
     pictures = split.pictures
     keys = pictures.keys if isinstance(pictures, Pictures) else [p.key for p in pictures]
     drawn = sorted((hashlib.sha256(key.encode()).digest(), row) for row, key in enumerate(keys))
