@@ -202,16 +202,6 @@ def test_points_end_where_those_of_meru_do():
     np.testing.assert_allclose(found[-1, 0], 2**15 * math.sqrt(K), rtol=1e-5)
 
 
-def test_what_a_backbone_tells(backbone, state):
-    assert backbone.name == NAME
-    np.testing.assert_allclose(backbone.K, 5.0, rtol=1e-6)
-    np.testing.assert_allclose(backbone.tau, math.exp(-3), rtol=1e-6)
-    sizes = (backbone.dimension, backbone.image_size, backbone.context, backbone.vocabulary)
-    assert sizes == (48, 32, 12, 100)
-    assert backbone.provenance["file"] == "small.pth"
-    assert len(backbone.fingerprint) == 64
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmcl_jax import lorentz
 from hmcl_jax.backbones.extract import ExtractError, Options, extract_store
 from hmcl_jax.backbones.shards import Shard, Shards
 from hmcl_jax.data.feature_arrays import read_features
@@ -142,15 +141,6 @@ def test_features_are_the_encoders(data):
     for specific, general in pairs["test_pairs"]:
         assert specific == general // 2
     np.testing.assert_allclose(pairs["test_general"], texts, rtol=1e-6)
-
-
-def test_zero_shot_is_the_score_of_the_nearest(data):
-    extract(data, "store")
-    animals = read_store(data / "store")["animals"]
-    x, y = (animals.arrays[name] for name in ("test_features", "prototypes"))
-    nearest = np.asarray(lorentz.distance(x[:, None], y[None], 10.0)).argmin(axis=1)
-    expected = (nearest == animals.arrays["test_labels"]).mean()
-    assert animals.scores["zero_shot"] == pytest.approx(expected, abs=1e-6)
 
 
 class Stop(Exception):
@@ -297,51 +287,6 @@ def test_features_of_another_encoder(data, tmp_path):
     np.testing.assert_allclose(task.arrays["prototypes"], expected, rtol=1e-6)
 
 
-def test_no_prompts_are_asked_for_at_once(data):
-    source = dataclasses.replace(open_collection(data / "animals"), prompts=())
-    with pytest.raises(ExtractError, match="animals: no prompts"):
-        extract_store(data / "store", [source], Plain(), name="x", options=SMALL)
-    assert not (data / "store.partial").exists()
-
-
-def test_the_same_task_twice_is_refused(data):
-    twice = [open_collection(data / "pairs")] * 2
-    with pytest.raises(ExtractError, match="'pairs' is given twice"):
-        extract_store(data / "store", twice, Plain(), name="x", options=SMALL)
-
-
-def test_features_of_another_dimension_are_refused_at_once(data, tmp_path):
-    folder = tmp_path / "wide"
-    folder.mkdir()
-    for split in ("train", "test"):
-        np.save(folder / f"{split}_features.npy", np.ones((2, DIM + 1), np.float32))
-        np.save(folder / f"{split}_labels.npy", np.arange(2, dtype=np.int32))
-    (folder / "classes.txt").write_text("bell\nrain\n")
-    tasks = [*sources(data), read_features(folder, space="points")]
-    with pytest.raises(ExtractError, match=r"dimension \[7\].* 6;"):
-        extract_store(data / "store", tasks, Plain(), name="x", options=SMALL)
-    assert not (data / "store.partial").exists()
-
-
-@pytest.mark.parametrize("name", ["lock", "plan.json"])
-def test_tasks_may_be_called_as_our_own_files(data, name):
-    source = open_collection(data / "animals", name)
-    extract_store(data / "store", [source], Plain(), name="x", options=SMALL)
-    assert read_store(data / "store").tasks[0].name == name
-
-
-def test_a_task_called_manifest_is_refused_at_once(data):
-    source = dataclasses.replace(open_collection(data / "animals"), name="manifest.json")
-    with pytest.raises(ExtractError, match=r"manifest\.json"):
-        extract_store(data / "store", [source], Plain(), name="x", options=SMALL)
-
-
-def test_a_folder_that_was_only_begun_is_ours(data):
-    (data / "store.partial").mkdir()
-    (data / "store.partial" / ".plan.json.partial-123").write_text("{")
-    extract(data, "store", resume=True)
-
-
 def test_what_a_crash_left_of_the_store_is_removed(data):
     left = data / ".store.partial-12345"
     left.mkdir()
@@ -399,20 +344,23 @@ def test_a_folder_of_shards_is_one_array(tmp_path):
         shards.whole()
 
 
-def test_progress_says_rate_and_time_left():
-    from rich.console import Console
-
-    from hmcl_jax.backbones.extract import Step
-    from hmcl_jax.report.progress import ExtractView
-
-    file = io.StringIO()
-    with ExtractView(Console(file=file), every=0.0) as view:
-        view(Step("cats", "train pictures", 100, 1000, 50, 10.0))
-        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
-        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
-        view(Step("cats", "test pictures", 10, 10, 0, 0.0))
-    assert file.getvalue().splitlines() == [
-        "cats: train pictures 100/1000, 5.0/s, left 0:03:00",
-        "cats: train pictures 1000/1000, 5.0/s",
-        "cats: test pictures 10/10, kept",
-    ]
+def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
+    animals, pairs = sources(data)
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for split in ("train", "test"):
+        np.save(folder / f"{split}_features.npy", np.ones((2, DIM + 1), np.float32))
+        np.save(folder / f"{split}_labels.npy", np.arange(2, dtype=np.int32))
+    (folder / "classes.txt").write_text("bell\nrain\n")
+    wide = read_features(folder, space="points")
+    for wrong, match in (
+        ([], "at least one task"),
+        ([dataclasses.replace(animals, prompts=())], "animals: no prompts"),
+        ([pairs, pairs], "'pairs' is given twice"),
+        ([dataclasses.replace(animals, name="manifest.json")], r"manifest\.json"),
+        ([animals, wide], r"dimension \[7\].* 6;"),
+        ([dataclasses.replace(wide, K=1.0, arrays={})], "dimension"),
+    ):
+        with pytest.raises(ExtractError, match=match):
+            extract_store(data / "store", wrong, Plain(), name="x", options=SMALL)
+    assert not (data / "store.partial").exists()
