@@ -1,4 +1,4 @@
-"""Towers against two other forwards, conversion, and what is refused; small random checkpoints."""
+"""Towers against another forward, conversion, and damaged folders; small random models."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from checkpoints import (
     random_state,
     random_tokens,
 )
-from tower_reference import NumpyTowers, TorchTowers
+from tower_reference import NumpyTowers
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.backbones.backbone import load_backbone, to_points
@@ -70,11 +70,8 @@ def assert_same_features(backbone, reference, count=11, sizes=SMALL, atol=1e-4):
 # The towers
 
 
-@pytest.mark.parametrize("towers", [NumpyTowers, TorchTowers])
-def test_features_equal_another_forward(backbone, state, towers):
-    if towers is TorchTowers:
-        pytest.importorskip("torch")
-    assert_same_features(backbone, towers(state, *HEADS))
+def test_features_equal_another_forward(backbone, state):
+    assert_same_features(backbone, NumpyTowers(state, *HEADS))
 
 
 def test_a_file_that_pytorch_wrote(tmp_path, state):
@@ -83,7 +80,7 @@ def test_a_file_that_pytorch_wrote(tmp_path, state):
     torch.save({"model": model, "iteration": 3}, tmp_path / "small.pth")
     options = {"image_heads": HEADS[0], "text_heads": HEADS[1]}
     convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **options)
-    assert_same_features(load_backbone(tmp_path / "out"), TorchTowers(state, *HEADS))
+    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, *HEADS))
     before = (tmp_path / "out" / "backbone.json").stat().st_mtime_ns
     with pytest.raises(ValueError, match="exists already"):
         convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME)
@@ -132,16 +129,13 @@ def test_four_devices(folder):
 
 @pytest.mark.slow
 def test_full_size(tmp_path):
-    torch = pytest.importorskip("torch")
     state = random_state(FULL)
     for key in ("visual_alpha", "textual_alpha"):  # as training begins: points of radius about 1
         state[key] = np.array(-0.5 * np.log(512), np.float32)
-    model = {key: torch.from_numpy(value) for key, value in state.items()}
-    torch.save({"model": model}, tmp_path / "meru_vit_b.pth")
-    found = convert_checkpoint(tmp_path / "meru_vit_b.pth", tmp_path / "out", NAME)
+    found = make_backbone(tmp_path / "out", state, heads=(None, None))
     assert (found["image_heads"], found["text_heads"]) == (12, 8)
     backbone = load_backbone(tmp_path / "out", batch=4)
-    assert_same_features(backbone, TorchTowers(state, 12, 8), 4, FULL)
+    assert_same_features(backbone, NumpyTowers(state, 12, 8), 4, FULL)
 
 
 @pytest.mark.slow
@@ -206,15 +200,11 @@ def test_points_end_where_those_of_meru_do():
     ("call", "match"),
     [
         (lambda b, p, t: b.encode_images(p / 255), r"pixels must be uint8 of shape \(n, 32, 32, 3"),
-        (lambda b, p, t: b.encode_images(p[0]), r"got uint8 of shape \(32, 32, 3\)"),
         (lambda b, p, t: b.encode_images(p[:, :16, :16]), r"got uint8 of shape \(4, 16, 16, 3\)"),
         (lambda b, p, t: b.encode_texts(t[:, :5]), r"tokens .* \(n, 12\), got int32 .*\(4, 5\)"),
-        (lambda b, p, t: b.encode_texts(t * 1.0), "tokens must be whole numbers"),
-        (lambda b, p, t: b.encode_texts(t - 1), "tokens must be from 0 to 99, got -1 to 98"),
         (lambda b, p, t: b.encode_texts(t + 1), "tokens must be from 0 to 99, got 1 to 100"),
         (lambda b, p, t: b.prototypes(t, np.zeros(3, int)), "one for each of 4 texts"),
         (lambda b, p, t: b.prototypes(t, np.zeros(4)), "whole numbers from 0"),
-        (lambda b, p, t: b.prototypes(t, np.arange(4) - 1), "whole numbers from 0"),
         (lambda b, p, t: b.prototypes(t, 2 * np.arange(4)), "without gaps, got no text for 1"),
         (lambda b, p, t: b.prototypes(t[:0], np.zeros(0, int)), "at least one"),
     ],
@@ -341,15 +331,11 @@ def test_weights_of_half_the_size(tmp_path, state, folder):
     [
         ({"schema": 2}, "schema must be 1, got 2"),
         ({"K": -1.0}, "K must be finite and positive"),
-        ({"K": "10"}, "K must be finite and positive"),
-        ({"pixel_std": [0.1, 0.2]}, "pixel_std must be"),
         ({"image_heads": 5}, "image_heads = 5 does not divide 64"),
         ({"sizes": {}}, "not a readable backbone"),
         ({"sizes": {**vars(SMALL), "patch": 4}}, r"image\.patch\.kernel must have shape \(48, 64"),
         ({"sizes": {**vars(SMALL), "text_layers": 1}}, r"text\.layers\.1\.\S+ must have shape"),
         ({"sizes": {**vars(SMALL), "text_layers": 10**9}}, "text_layers must be from 1 to 999"),
-        ({"sizes": {**vars(SMALL), "context": 12.0}}, "context must be from 1"),
-        ({"dtype": "float16"}, "must have shape .* in float16"),
         ({"weights_sha256": "0"}, r"weights\.safetensors does not match its checksum"),
     ],
 )

@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import io
-import itertools
 import sys
 import threading
 import time
@@ -69,14 +68,6 @@ def test_pixels_are_those_of_pillow(fit, size):
         assert found.shape == (size, size, 3)
         assert found.dtype == np.uint8
         np.testing.assert_array_equal(found, reference(data, size, fit), err_msg=name)
-
-
-def test_rounding_of_sizes_and_offsets():
-    for w, h in itertools.product(range(1, 30, 2), range(1, 31, 3)):
-        data = saved(texture(w, h), "BMP")
-        np.testing.assert_array_equal(
-            read_picture(data, 5, "crop"), reference(data, 5, "crop"), err_msg=f"{w} x {h}"
-        )
 
 
 def bicubic(length, wanted):
@@ -245,13 +236,6 @@ def test_the_first_damaged_picture_stops_it():
     assert next(batches, None) is None
 
 
-def test_a_batch_of_damaged_pictures_only():
-    (batch,) = read_batches([File("a", b""), File("b", b"x")], 8, "crop", 4, on_error="skip")
-    assert batch.rows.shape == (0,)
-    assert batch.pixels.shape == (0, 8, 8, 3)
-    assert [row for row, _ in batch.bad] == [0, 1]
-
-
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "a.png"), ValueError("x")])
 def test_files_that_cannot_be_read(error):
     def fail():
@@ -319,10 +303,6 @@ def test_an_early_stop_ends_the_threads():
     assert not threads()
 
 
-def test_nothing_to_read():
-    assert [*read_batches([], 8, "crop", 4)] == []
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -338,11 +318,6 @@ def test_arguments_are_checked_at_once(change, message):
     arguments = {"size": 8, "fit": "crop", "batch": 4, **change}
     with pytest.raises((TypeError, ValueError), match=message):
         read_batches([], **arguments)
-
-
-def test_what_is_no_file_is_refused():
-    with pytest.raises(TypeError, match="data must be the bytes of a file, got str"):
-        read_picture("a.png", 8, "crop")
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -14,7 +14,6 @@ from hmcl_jax.data.suites import (
     check_counts,
     find_collection,
     open_expected,
-    scaled,
 )
 
 SUITE = SUITES["hmcl16"]
@@ -38,9 +37,6 @@ TABLE = {
     "COCO": (0, 118287, 5000, 0),
     "Flickr30K": (0, 29000, 1000, 0),
 }
-# Sizes of the published training sets that the protocol takes a share of.
-PUBLISHED = {"caltech101": 3060, "cifar10": 50000, "cifar100": 50000, "food101": 75750}
-PUBLISHED |= {"mnist": 60000}
 
 
 def test_the_table_of_the_paper():
@@ -97,17 +93,6 @@ def test_prompts():
     assert BY_NAME["mnist"].prompts == ('a photo of the number: "{}".',)
 
 
-def test_shares_of_the_published_sets_are_the_sizes_of_the_table():
-    for expected in SUITE:
-        share = expected.train_split.removeprefix("train")
-        if share.endswith("%]"):
-            count = PUBLISHED[expected.name]
-            assert count * int(share[2:-2]) == 100 * expected.train
-        elif share:
-            assert int(share[2:-1]) == expected.train
-    assert BY_NAME["eurosat"].test_split == "train[10000:15000]"
-
-
 def made(root, name, classes=3, train=4, test=2, splits=("train", "test")):
     for split, count in zip(splits, (train, test), strict=True):
         for label in range(classes):
@@ -137,16 +122,6 @@ def test_counts_that_differ_are_all_named(tmp_path):
         check_counts(captions, SMALL)
     counted = Expected("captions", "Captions", 3, 3, "made")
     check_counts(captions, counted)  # pictures are counted, not captions
-
-
-def test_counts_at_a_scale(tmp_path):
-    collection = open_collection(made(tmp_path, "cifar10"))
-    check_counts(collection, dataclasses.replace(SMALL, train=120, test=60), scale=0.1)
-    with pytest.raises(IngestError, match="training pictures: 24 expected, 12 found"):
-        check_counts(collection, dataclasses.replace(SMALL, train=120, test=30), scale=0.2)
-    for scale in (0, -1, 2, float("nan")):
-        with pytest.raises(ValueError, match="scale must be in"):
-            scaled(10, scale)
 
 
 def test_collections_are_found_by_name_or_alias(tmp_path):
