@@ -35,7 +35,7 @@ def planted(name, index, value):
         ),
         (1, planted("test_general", (2, 0), np.inf), "'sounds': test_general row 2 is not finite"),
         (0, planted("test_labels", 4, 3), r"test_labels row 4 is 3, outside of \[0, 3\)"),
-        (1, planted("train_pairs", (3, 1), 6), r"train_pairs row 3 points to general 6, outside"),
+        (1, planted("train_pairs", (3, 1), 6), r"train_pairs, general row 3 is 6, outside"),
         (1, planted("test_pairs", (1,), [0, 2]), "test_specific row 1 is in no pair"),
         (1, ("train_pairs", lambda a: np.concatenate([a, a[2:3]])), "train_pairs row 6 repeats"),
         (1, planted("thumbnail_rows", 1, 3), r"thumbnail_rows row 1 is 3, outside of \[0, 3\)"),

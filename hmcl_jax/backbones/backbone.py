@@ -187,14 +187,12 @@ class Backbone:
             for key in ("pixel_mean", "pixel_std")
         )
 
-        def image_tangents(params: Any, pixels: jax.Array) -> jax.Array:
+        def image_tangents(params: Any, pixels: jax.Array) -> Any:
             shares = pixels.astype(jnp.float32) / 255
-            found: Any = image.apply({"params": params}, (shares - mean) / std)
-            return found
+            return image.apply({"params": params}, (shares - mean) / std)
 
-        def text_tangents(params: Any, tokens: jax.Array) -> jax.Array:
-            found: Any = text.apply({"params": params}, tokens)
-            return found
+        def text_tangents(params: Any, tokens: jax.Array) -> Any:
+            return text.apply({"params": params}, tokens)
 
         def points(tangents: jax.Array, alpha: jax.Array) -> jax.Array:
             return to_points(tangents * alpha, self.K)
@@ -299,12 +297,12 @@ class Backbone:
         self, program: Callable[[jax.Array], jax.Array], rows: np.ndarray
     ) -> np.ndarray:
         """All rows through a program of `batch` rows; the next starts before one is fetched."""
-        found = np.empty((len(rows), self.dimension), np.float32)
+        features = np.empty((len(rows), self.dimension), np.float32)
         running: tuple[int, jax.Array] | None = None
 
         def fetch(start: int, result: jax.Array) -> None:
             count = min(self.batch, len(rows) - start)
-            found[start : start + count] = np.asarray(result)[:count]
+            features[start : start + count] = np.asarray(result)[:count]
 
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
@@ -317,11 +315,11 @@ class Backbone:
             running = (start, result)
         if running is not None:
             fetch(*running)
-        finite = np.isfinite(found).all(axis=1)
+        finite = np.isfinite(features).all(axis=1)
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])
             raise FloatingPointError(f"{self.name} gives no finite feature for row {row}.")
-        return found
+        return features
 
 
 def to_points(tangents: jax.Array, K: float) -> jax.Array:

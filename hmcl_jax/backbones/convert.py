@@ -107,16 +107,10 @@ def convert_checkpoint(
 
 
 def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a PyTorch checkpoint, by published name.
+    """The tensors of a ``.pth`` file that holds ``{"model": state, ...}``, or only the state.
 
-    Args:
-      path: of a ``.pth`` file that holds ``{"model": state, ...}``, or only the state.
-
-    Returns:
-      The tensors, without the prefix ``module.`` of data-parallel training.
-
-    Raises:
-      CheckpointError: if the file is damaged, or needs a class that is not known to be plain data.
+    Names are without the prefix ``module.`` of data-parallel training. A file that needs a class
+    other than those of plain data is refused.
     """
     torch = require("torch", "convert")
     serialization = require("torch.serialization", "convert")
@@ -176,7 +170,7 @@ def write_backbone(
     dtype: str = "float32",
     heads: tuple[int | None, int | None] = (None, None),
 ) -> dict[str, Any]:
-    """Writes the folder of a converted model, or nothing.
+    """Writes the folder of a converted model, or nothing; see :func:`convert_checkpoint`.
 
     Args:
       tensors: of the model, by published name.
@@ -184,10 +178,7 @@ def write_backbone(
       name: model and training data.
       source: the file of the tensors, for messages and provenance.
       dtype: of the weights.
-      heads: attention heads of the image and the text tower; see :func:`convert_checkpoint`.
-
-    Returns:
-      The content of ``backbone.json``.
+      heads: attention heads of the image and the text tower.
     """
     numpy = require("safetensors.numpy", "backbones")
     sizes = check_tensors(source, tensors)
@@ -220,18 +211,7 @@ def write_backbone(
 
 
 def check_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> Sizes:
-    """The sizes of a model, if it has all tensors and they fit each other.
-
-    Args:
-      path: of the file, for messages.
-      tensors: by published name.
-
-    Returns:
-      The sizes.
-
-    Raises:
-      CheckpointError: with every key that is missing, unexpected, or of the wrong shape or type.
-    """
+    """The sizes of a model; refuses tensors that are missing or do not fit, naming all of them."""
     shapes = {key: tensor.shape for key, tensor in tensors.items() if key not in DROPPED}
     hyperbolic = ("curv", "textual_alpha", "visual_alpha")
     if any(key.startswith("visual.") for key in shapes) and not shapes.keys() & set(hyperbolic):

@@ -189,7 +189,10 @@ def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
     for file, add in ((data, add_synset), (index, add_word)):
         for number, line in _lines(file):
             try:
-                header.append(line) if line.startswith("  ") else add(line)
+                if line.startswith("  "):
+                    header.append(line)
+                else:
+                    add(line)
             except (ValueError, IndexError):
                 raise WordNetError(
                     f"{file}, line {number} is damaged ({line[:40]!r}); {REMEDY}."
@@ -323,16 +326,16 @@ def _steps(
     return steps
 
 
-def _contracted(above: Mapping[str, str], kept: set[str]) -> dict[str, str]:
+def _contracted(above: Mapping[str, str], fixed: set[str]) -> dict[str, str]:
     children = collections.Counter(above.values())
 
     def stays(node: str) -> bool:
-        return node in kept or children[node] != 1
+        return node in fixed or children[node] != 1
 
-    found = {}
+    contracted = {}
     for child, node in above.items():
         if stays(child):
             while not stays(node):
                 node = above[node]
-            found[child] = node
-    return found
+            contracted[child] = node
+    return contracted

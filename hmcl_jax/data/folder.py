@@ -122,14 +122,11 @@ class Folder:
         return name in listing.files or name in listing.bad
 
     def locate(self, where: str, path: Any) -> str:
-        """The path of a file that a table names, without detours.
+        """The relative path of a file that a table names, without detours.
 
         Args:
           where: the place of the path, for messages.
           path: relative to the collection's folder, with ``/``.
-
-        Returns:
-          The path relative to the collection's folder.
         """
         if not isinstance(path, str) or not path:
             raise IngestError(f"{where} must be the path of a picture, got {str(path)[:40]!r}.")

@@ -56,17 +56,7 @@ class Chosen(Sequence[Any]):
 
 
 def parse_parts(where: str, side: str, text: str, splits: Sequence[str]) -> list[Part]:
-    """The parts of ``"train[:90%]+restval"``.
-
-    Args:
-      where: the collection, for messages.
-      side: ``"train"`` or ``"test"``.
-      text: as :func:`hmcl_jax.data.image_datasets.open_collection` describes.
-      splits: of the collection; ``"test"`` also finds ``"val"`` and other usual names.
-
-    Returns:
-      The parts, with the collection's own names of the splits.
-    """
+    """The parts of ``"train[:90%]+restval"``, with the collection's own names of the splits."""
     parts = []
     for piece in str(text).split("+"):
         match = PART.fullmatch(piece.strip())
@@ -90,19 +80,13 @@ def parse_parts(where: str, side: str, text: str, splits: Sequence[str]) -> list
 def choose_parts(
     where: str, parts: Mapping[str, Sequence[Part]], whole: Mapping[str, Split], in_order: bool
 ) -> dict[str, Split]:
-    """The training and the test split.
+    """The joined parts of each side; refuses empty parts and pictures in both sides.
 
     Args:
       where: the collection, for messages.
       parts: of both sides.
       whole: the collection's splits, by name.
       in_order: whether parts are taken in order instead of randomly.
-
-    Returns:
-      The parts of each side, joined.
-
-    Raises:
-      IngestError: if a part is empty, or a picture is in both sides.
     """
     taken: dict[str, list[tuple[str, np.ndarray]]] = {}
     chosen = {}

@@ -73,6 +73,7 @@ ARRAYS = {
 THUMBNAILS = ("thumbnails", "thumbnail_ends", "thumbnail_rows")
 TREE = ("tree_features",)
 OPTIONAL: tuple[set[str], ...] = (set(), {*THUMBNAILS}, {*TREE}, {*THUMBNAILS, *TREE})
+TASK_TEXTS = ("name", "kind", "general", "specific")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -348,10 +349,7 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
         else:
             entries[array] = _save(f"{target}.npy", values)
     return {
-        "name": task.name,
-        "kind": task.kind,
-        "general": task.general,
-        "specific": task.specific,
+        **{field: getattr(task, field) for field in TASK_TEXTS},
         "classes": list(task.classes),
         "tree": [list(row) for row in task.tree],
         "scores": {key: float(value) for key, value in task.scores.items()},
@@ -461,35 +459,21 @@ def _parse(members: _Members, manifest: Any, verify: bool) -> Store:
             array: _read_entry(members, f"{name}/{array}", entry["arrays"][array], verify)
             for array in entry["arrays"]
         }
-        tasks.append(
-            Task(
-                name=name,
-                kind=kind,
-                general=entry["general"],
-                specific=entry["specific"],
-                arrays=Arrays(arrays),
-                classes=tuple(entry["classes"]),
-                tree=tuple((child, parent) for child, parent in entry["tree"]),
-                scores=dict(entry["scores"]),
-                provenance=dict(entry["provenance"]),
-            )
+        task = Task(
+            **{field: entry[field] for field in (*TASK_TEXTS, "scores", "provenance")},
+            arrays=Arrays(arrays),
+            classes=tuple(entry["classes"]),
+            tree=tuple((child, parent) for child, parent in entry["tree"]),
         )
+        tasks.append(task)
     names = [task.name for task in tasks]
     orders = {key: tuple(order) for key, order in manifest["orders"].items()}
     for key, order in orders.items():
         if sorted(order) != sorted(names):
             raise StoreError(f"{members.path}: order {key!r} does not hold every task once.")
-    return Store(
-        name=manifest["name"],
-        backbone=manifest["backbone"],
-        K=manifest["K"],
-        tau=manifest["tau"],
-        dimension=manifest["dimension"],
-        tasks=tuple(tasks),
-        orders=orders,
-        fingerprint=fingerprint,
-        provenance=dict(manifest["provenance"]),
-    )
+    same = ("name", "backbone", "K", "tau", "dimension", "provenance")
+    fields = {field: manifest[field] for field in same}
+    return Store(**fields, tasks=tuple(tasks), orders=orders, fingerprint=fingerprint)
 
 
 def _read_entry(members: _Members, member: str, entry: Mapping[str, Any], verify: bool) -> Any:

@@ -79,22 +79,13 @@ def _load() -> tuple[dict[str, tuple[Expected, ...]], dict[str, dict[str, tuple[
 SUITES, ORDERS = _load()
 
 
-def check_counts(collection: Collection, expected: Expected, scale: float = 1.0) -> None:
-    """Refuses a collection of another size than its data set.
-
-    Args:
-      collection: that has been opened.
-      expected: of it.
-      scale: share of the pictures that must be there, for trials with less data.
-
-    Raises:
-      IngestError: with everything that differs, both numbers each.
-    """
+def check_counts(collection: Collection, expected: Expected) -> None:
+    """Refuses a collection of another size than its data set; names both numbers."""
     wanted: dict[str, tuple[object, object]] = {
         "kind": (expected.kind, collection.kind),
         "classes": (expected.classes, len(collection.classes)),
-        "training pictures": (scaled(expected.train, scale), len(collection.train.pictures)),
-        "test pictures": (scaled(expected.test, scale), len(collection.test.pictures)),
+        "training pictures": (expected.train, len(collection.train.pictures)),
+        "test pictures": (expected.test, len(collection.test.pictures)),
     }
     differences = [
         f"{quantity}: {right} expected, {actual} found"
@@ -109,32 +100,8 @@ def check_counts(collection: Collection, expected: Expected, scale: float = 1.0)
         )
 
 
-def scaled(count: int, scale: float) -> int:
-    """A number of pictures at a scale in (0, 1], rounded, at least 1.
-
-    Example:
-      >>> from hmcl_jax.data.suites import scaled
-      >>> scaled(45_000, 1e-3), scaled(1_020, 1e-4)
-      (45, 1)
-    """
-    if not 0 < scale <= 1:
-        raise ValueError(f"scale must be in (0, 1], got {scale}.")
-    return max(1, round(count * scale))
-
-
 def find_collection(root: str | os.PathLike[str], expected: Expected) -> Path:
-    """Finds the folder of a data set by its name or one of its aliases.
-
-    Args:
-      root: the folder that holds all data sets.
-      expected: of the data set.
-
-    Returns:
-      Its folder.
-
-    Raises:
-      IngestError: if there is none, or more than one.
-    """
+    """The folder in `root` that has the name of a data set or one of its aliases."""
     names = (expected.name, *expected.aliases)
     folders = [name for name in names if Path(root, name).is_dir()]
     if len(folders) > 1:
@@ -148,7 +115,7 @@ def find_collection(root: str | os.PathLike[str], expected: Expected) -> Path:
 
 
 def open_expected(
-    root: str | os.PathLike[str], expected: Expected, scale: float = 1.0, links: bool = False
+    root: str | os.PathLike[str], expected: Expected, links: bool = False
 ) -> Collection:
     """Opens a data set of a suite, with the suite's prompts and sizes.
 
@@ -158,7 +125,6 @@ def open_expected(
     Args:
       root: the folder that holds all data sets.
       expected: of the data set.
-      scale: share of the pictures that must be there, for trials with less data.
       links: whether symbolic links that leave the folder are followed.
 
     Returns:
@@ -174,7 +140,7 @@ def open_expected(
         collection = open_collection(
             *(path, expected.name), prompts=prompts, fit=expected.fit, splits=splits, links=links
         )
-        check_counts(collection, expected, scale)
+        check_counts(collection, expected)
         return collection
 
     try:

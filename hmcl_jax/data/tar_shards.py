@@ -115,18 +115,10 @@ def has_shards(folder: Folder, split: str) -> bool:
 
 
 def walk_tar(where: str, file: BinaryIO) -> Iterator[Member]:
-    """Name, start and size of every plain file in a tar file.
+    """Name, start and size of every plain file in an open tar file, in its order.
 
-    Args:
-      where: the file's name, for messages.
-      file: opened.
-
-    Yields:
-      Members in the order of the file.
-
-    Raises:
-      IngestError: for links and devices, for members that end beyond the file, and if the walk does
-        not end at the end of the archive.
+    Refuses links and devices, members that end beyond the file, and a walk that does not end at the
+    end of the archive.
     """
     size = os.fstat(file.fileno()).st_size
     start = file.read(8)
