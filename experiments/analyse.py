@@ -21,9 +21,9 @@ from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.checkpoint import RUN, read_identity
 from hmcl_jax.continual.saved import run_names
+from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
-from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report.analysis import analyse, compared_with
 from hmcl_jax.report.canvas import pyplot
 from hmcl_jax.report.progress import AnalysisView

@@ -1,10 +1,10 @@
 """Converts a published checkpoint of MERU or HyCoCLIP to safetensors and a JSON of its scalars.
 
-    pip install 'hmcl_jax[backbones]'
+    pip install 'hmcl_jax[convert]'
     python experiments/convert_checkpoint.py meru_vit_b.pth backbones/meru-b --name meru-b/redcaps
 
-Nothing in the file is run, and PyTorch is not needed. The name says model and training data; files
-of the same name were published for different data, so only you can tell.
+No code in the file is run. The name says model and training data; files of the same name were
+published for different data, so only you can tell.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from hmcl_jax.backbones.convert import DTYPES, NAMES, convert_checkpoint
-from hmcl_jax.backbones.layout import Sizes, our_shapes
+from hmcl_jax.backbones.parameter_map import Sizes, our_shapes
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

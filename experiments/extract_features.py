@@ -7,8 +7,9 @@
     python experiments/run_stream.py --stream store --out runs/mine
 
 A task is a folder: pictures by class, a CSV or JSONL table, COCO or Karpathy captions, tar shards,
-or arrays of features from another encoder (see hmcl_jax/data/ingest.py). A stopped extraction goes
-on with --resume and ends with the same bytes. Nothing is overwritten.
+Parquet or Arrow files, a data set of the Hugging Face hub (hf:NAME), or arrays of features from
+another encoder (see hmcl_jax/data/image_datasets.py). A stopped extraction continues with --resume
+and ends with the same bytes. Nothing is overwritten.
 """
 
 import argparse
@@ -19,13 +20,14 @@ from pathlib import Path
 from rich.console import Console
 
 from hmcl_jax.backbones.backbone import load_backbone
-from hmcl_jax.backbones.checkpoint import CheckpointError
+from hmcl_jax.backbones.convert import CheckpointError
 from hmcl_jax.backbones.extract import ExtractError, Options, Source, extract_store
-from hmcl_jax.backbones.pictures import PictureError
-from hmcl_jax.backbones.tokenizer import Tokenizer
+from hmcl_jax.backbones.images import PictureError
 from hmcl_jax.continual.cache import keep_programs
-from hmcl_jax.data.ingest import IngestError, open_collection, read_features, recognise
-from hmcl_jax.data.store import StoreError, read_store
+from hmcl_jax.data.errors import IngestError, StoreError
+from hmcl_jax.data.feature_arrays import read_features
+from hmcl_jax.data.image_datasets import open_collection, recognise
+from hmcl_jax.data.store import read_store
 from hmcl_jax.data.suites import ORDERS, SUITES, open_expected
 from hmcl_jax.report.progress import ExtractView
 
@@ -36,7 +38,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--backbone", required=True, help="folder that convert_checkpoint made")
     parser.add_argument("--out", required=True, help="the store: a new folder, or a .zip file")
-    parser.add_argument("--resume", action="store_true", help="go on where OUT.partial ends")
+    parser.add_argument("--resume", action="store_true", help="continue from OUT.partial")
     parser.add_argument("--name", help="of the stream; the suite's name or 'stream' if not given")
     tasks = parser.add_argument_group("tasks")
     tasks.add_argument("--suite", choices=sorted(SUITES), help="the data sets of a benchmark")
@@ -130,6 +132,7 @@ def main() -> None:
             upright=arguments.upright,
             workers=arguments.workers,
             thumbnails=arguments.thumbnails,
+            resume=arguments.resume,
         )
         backbone = load_backbone(arguments.backbone, arguments.compute, batch=options.batch)
         sources, orders = open_sources(arguments, backbone.K)
@@ -138,11 +141,9 @@ def main() -> None:
                 arguments.out,
                 sources,
                 backbone,
-                Tokenizer(backbone.context),
                 name=arguments.name or arguments.suite or "stream",
                 options=options,
                 orders=orders,
-                resume=arguments.resume,
                 listener=view,
             )
         store = read_store(arguments.out, verify=False)
@@ -152,7 +153,7 @@ def main() -> None:
     ) as error:
         sys.exit(f"extract_features: {error}")
     except KeyboardInterrupt:
-        print("\nextract_features: stopped; go on with --resume.", file=sys.stderr)
+        print("\nextract_features: stopped; continue with --resume.", file=sys.stderr)
         sys.exit(130)
     print(f"\n{store.describe()}")
     for task in store:

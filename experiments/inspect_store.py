@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
-from hmcl_jax.data.validation import StoreError, validate_task
+from hmcl_jax.data.store_checks import validate_task
 from hmcl_jax.evaluation.portrait import portray
 from hmcl_jax.report.figures import draw_gap
 

@@ -48,9 +48,9 @@ from hmcl_jax._versions import versions
 from hmcl_jax.continual import ConfigError, RunError, make_method
 from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.threads import decompose_in_one_thread
+from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
-from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report.progress import ProgressView
 from hmcl_jax.report.results import write_files
 

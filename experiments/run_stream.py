@@ -30,9 +30,9 @@ from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.continual.plugins import GROUP, load_methods, load_plugin
 from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.threads import decompose_in_one_thread
+from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
-from hmcl_jax.data.validation import StoreError
 from hmcl_jax.report import check_results, markdown_table, write_results
 from hmcl_jax.report.progress import ProgressView
 from hmcl_jax.report.results import CONVENTION, stopped_notes

@@ -23,8 +23,8 @@ from hmcl_jax.continual.cache import keep_programs
 from hmcl_jax.continual.config import parse_override
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.threads import decompose_in_one_thread
+from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.store import Store
-from hmcl_jax.data.validation import StoreError
 
 Record = dict[str, Any]
 

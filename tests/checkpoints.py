@@ -1,16 +1,15 @@
-"""Small random checkpoints in the published layout, written with PyTorch or without."""
+"""Small random models in the published layout."""
 
 import re
-import struct
-import zipfile
 
 import numpy as np
 
-from hmcl_jax.backbones.layout import Sizes, published_shapes
+from hmcl_jax.backbones.convert import write_backbone
+from hmcl_jax.backbones.parameter_map import Sizes, published_shapes
 
 # Pictures of 32 x 32 in patches of 8, texts of 12 tokens out of 100.
 SMALL = Sizes(64, 128, 2, 8, 17, 64, 96, 2, 100, 12, 48)
-HEADS = {"image_heads": 4, "text_heads": 2}
+HEADS = (4, 2)  # of the image and the text tower
 FULL = Sizes(768, 3072, 12, 16, 197, 512, 2048, 12, 49408, 77, 512)
 SCALARS = {"curv": np.log(0.2), "logit_scale": 3.0, "visual_alpha": -0.4, "textual_alpha": -0.9}
 
@@ -48,99 +47,9 @@ def random_tokens(rng, count, sizes=SMALL):
     return tokens
 
 
-# Pickles of protocol 2, opcode by opcode
-
-
-def text(value):
-    data = value.encode()
-    return b"X" + struct.pack("<I", len(data)) + data
-
-
-def number(value):
-    """A whole number of any size."""
-    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8b" + struct.pack("<i", len(data)) + data
-
-
-def sequence(values):
-    return b"(" + b"".join(values) + b"t"
-
-
-def mapping(items):
-    """A dict of pickled values by plain names."""
-    return b"}(" + b"".join(text(key) + value for key, value in items.items()) + b"u"
-
-
-def name(module, attribute):
-    return f"c{module}\n{attribute}\n".encode()
-
-
-def call(function, *arguments):
-    return function + sequence(arguments) + b"R"
-
-
-KINDS = {
-    "float64": "DoubleStorage",
-    "float32": "FloatStorage",
-    "float16": "HalfStorage",
-    "bfloat16": "BFloat16Storage",
-    "int64": "LongStorage",
-    "bool": "BoolStorage",
-}
-
-
-def tensor(key, shape, kind="FloatStorage", *, size=None, offset=0, strides=None):
-    """A tensor in the member ``data/<key>``."""
-    if strides is None:
-        strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
-    size = int(np.prod(shape)) if size is None else size
-    storage = (text("storage"), name("torch", kind), text(key), text("cpu"), number(size))
-    return call(
-        name("torch._utils", "_rebuild_tensor_v2"),
-        sequence(storage) + b"Q",
-        number(offset),
-        sequence(map(number, shape)),
-        sequence(map(number, strides)),
-        b"\x89",
-        call(name("collections", "OrderedDict")),
-    )
-
-
-# What published files hold beside the model.
-CONFIG = (
-    name("omegaconf.listconfig", "ListConfig")
-    + b")\x81}("
-    + (text("_content") + b"](G?\xec\xcc\xcc\xcc\xcc\xcc\xcdNe")
-    + (text("_metadata") + name("omegaconf.base", "ContainerMetadata") + b")\x81}(")
-    + (text("ref_type") + call(name("_operator", "getitem"), name("typing", "Union"), b"N"))
-    + (text("resolver_cache") + call(name("collections", "defaultdict"), name("builtins", "dict")))
-    + b"ubub"
-)
-
-
-def pickled(state, prefix="", beside=None, wrapped=True):
-    """The pickle of a checkpoint and its storages."""
-    storages, entries = {}, {}
-    for i, (key, values) in enumerate(state.items()):
-        storages[str(i)] = np.ascontiguousarray(values).tobytes()
-        entries[prefix + key] = tensor(str(i), values.shape, KINDS[values.dtype.name])
-    model = mapping(entries)
-    if wrapped:
-        model = mapping({"optimizer": CONFIG, "model": model, **(beside or {})})
-    return b"\x80\x02" + model + b".", storages
-
-
-def write_zip(path, data, storages, byteorder=b"little", compressed=(), root="small"):
-    """A checkpoint of a pickle and its storages."""
-    members = {"data.pkl": data, "byteorder": byteorder}
-    members |= {f"data/{key}": values for key, values in storages.items()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, values in members.items():
-            kind = zipfile.ZIP_DEFLATED if member in compressed else zipfile.ZIP_STORED
-            archive.writestr(zipfile.ZipInfo(f"{root}/{member}"), values, kind)
-    return path
-
-
-def write_checkpoint(path, state, **options):
-    """A checkpoint as PyTorch writes it, without PyTorch."""
-    return write_zip(path, *pickled(state, **options))
+def make_backbone(out, state=None, name="meru-b/redcaps", **options):
+    """The folder of a converted model, without a checkpoint of PyTorch."""
+    source = out.with_suffix(".pth")
+    source.write_bytes(b"the checkpoint")
+    tensors = random_state() if state is None else state
+    return write_backbone(tensors, out, name, source, **{"heads": HEADS, **options})

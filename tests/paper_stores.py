@@ -3,7 +3,7 @@
 import numpy as np
 
 from hmcl_jax.data.store import Task, write_store
-from hmcl_jax.data.suites import ORDERS, SUITES, scaled
+from hmcl_jax.data.suites import ORDERS, SUITES
 
 SUITE = SUITES["hmcl16"]
 CAPTIONS = 5
@@ -20,7 +20,7 @@ def classification(rng, expected, scale, dim, most):
     centres = rng.normal(size=(classes, dim))
     arrays = {"prototypes": points(centres, 1.0)}
     for split, count in (("train", expected.train), ("test", expected.test)):
-        labels = rng.integers(0, classes, scaled(count, scale))
+        labels = rng.integers(0, classes, max(1, round(count * scale)))
         noise = 2 * rng.normal(size=(len(labels), dim))
         arrays[f"{split}_features"] = points(centres[labels] + noise, 2.0)
         arrays[f"{split}_labels"] = labels
@@ -33,7 +33,7 @@ def classification(rng, expected, scale, dim, most):
 def retrieval(rng, name, train, test, scale, dim, specific="image"):
     arrays = {}
     for split, count in (("train", train), ("test", test)):
-        rows = scaled(count, scale)
+        rows = max(1, round(count * scale))
         centres = rng.normal(size=(rows, dim))
         texts = np.repeat(centres, CAPTIONS, axis=0) + rng.normal(size=(CAPTIONS * rows, dim))
         arrays[f"{split}_specific"] = points(centres, 2.0)

@@ -418,7 +418,7 @@ def test_tables_hold_the_measured_numbers(found):
 def test_synsets_without_a_tree_need_wordnet(store, monkeypatch, tmp_path):
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("hmcl_jax.data.wordnet.DEBIAN", tmp_path)
+    monkeypatch.setattr("hmcl_jax.data.class_trees.DEBIAN", tmp_path)
     task = dataclasses.replace(
         store["task1"], tree=(), classes=tuple(f"n0000000{i}" for i in range(6))
     )

@@ -1,4 +1,4 @@
-"""Towers against two other forwards, conversion, and what is refused; small random checkpoints."""
+"""Towers against another forward, conversion, and damaged folders; small random models."""
 
 import dataclasses
 import json
@@ -9,25 +9,23 @@ import sys
 from pathlib import Path
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import (
     FULL,
     HEADS,
     SMALL,
+    make_backbone,
     random_pixels,
     random_state,
     random_tokens,
-    write_checkpoint,
 )
-from tower_reference import NumpyTowers, TorchTowers
+from tower_reference import NumpyTowers
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.backbones.backbone import load_backbone, to_points
-from hmcl_jax.backbones.checkpoint import CheckpointError
-from hmcl_jax.backbones.convert import check_tensors, convert_checkpoint
-from hmcl_jax.backbones.layout import PIXELS, published_shapes, read_sizes
+from hmcl_jax.backbones.convert import CheckpointError, check_tensors, convert_checkpoint
+from hmcl_jax.backbones.parameter_map import PIXELS, published_shapes, read_sizes
 
 ROOT = Path(__file__).parents[1]
 NAME = "meru-b/redcaps"
@@ -40,9 +38,9 @@ def state():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, state):
-    made = tmp_path_factory.mktemp("backbones")
-    convert_checkpoint(write_checkpoint(made / "small.pth", state), made / "small", NAME, **HEADS)
-    return made / "small"
+    made = tmp_path_factory.mktemp("backbones") / "small"
+    make_backbone(made, state)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +70,21 @@ def assert_same_features(backbone, reference, count=11, sizes=SMALL, atol=1e-4):
 # The towers
 
 
-@pytest.mark.parametrize("towers", [NumpyTowers, TorchTowers])
-def test_features_equal_another_forward(backbone, state, towers):
-    if towers is TorchTowers:
-        pytest.importorskip("torch")
-    assert_same_features(backbone, towers(state, **HEADS))
+def test_features_equal_another_forward(backbone, state):
+    assert_same_features(backbone, NumpyTowers(state, *HEADS))
 
 
 def test_a_file_that_pytorch_wrote(tmp_path, state):
     torch = pytest.importorskip("torch")
     model = {f"module.{key}": torch.tensor(value) for key, value in state.items()}
     torch.save({"model": model, "iteration": 3}, tmp_path / "small.pth")
-    convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **HEADS)
-    assert_same_features(load_backbone(tmp_path / "out"), TorchTowers(state, **HEADS))
+    options = {"image_heads": HEADS[0], "text_heads": HEADS[1]}
+    convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **options)
+    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, *HEADS))
+    before = (tmp_path / "out" / "backbone.json").stat().st_mtime_ns
+    with pytest.raises(ValueError, match="exists already"):
+        convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME)
+    assert (tmp_path / "out" / "backbone.json").stat().st_mtime_ns == before
 
 
 def test_sizes_are_read_off_the_shapes(tmp_path):
@@ -92,8 +92,7 @@ def test_sizes_are_read_off_the_shapes(tmp_path):
         SMALL, image_layers=1, text_layers=3, patch=4, positions=10, context=7, text_width=128
     )
     state = random_state(sizes, seed=1)
-    path = write_checkpoint(tmp_path / "other.pth", state)
-    found = convert_checkpoint(path, tmp_path / "out", "mine/tiny")
+    found = make_backbone(tmp_path / "out", state, "mine/tiny", heads=(None, None))
     assert found["sizes"] == vars(sizes)
     backbone = load_backbone(tmp_path / "out", batch=4)
     assert_same_features(backbone, NumpyTowers(state, 1, 2), 5, sizes)
@@ -109,7 +108,7 @@ def check_devices(folder):
             backbone._image_params, random_pixels(np.random.default_rng(0), backbone.batch)
         )
         assert result.sharding.num_devices == (4 if devices is None else 3)
-        assert_same_features(backbone, NumpyTowers(state, **HEADS))
+        assert_same_features(backbone, NumpyTowers(state, *HEADS))
 
 
 @pytest.mark.slow
@@ -130,16 +129,13 @@ def test_four_devices(folder):
 
 @pytest.mark.slow
 def test_full_size(tmp_path):
-    torch = pytest.importorskip("torch")
     state = random_state(FULL)
     for key in ("visual_alpha", "textual_alpha"):  # as training begins: points of radius about 1
         state[key] = np.array(-0.5 * np.log(512), np.float32)
-    model = {key: torch.from_numpy(value) for key, value in state.items()}
-    torch.save({"model": model}, tmp_path / "meru_vit_b.pth")
-    found = convert_checkpoint(tmp_path / "meru_vit_b.pth", tmp_path / "out", NAME)
+    found = make_backbone(tmp_path / "out", state, heads=(None, None))
     assert (found["image_heads"], found["text_heads"]) == (12, 8)
     backbone = load_backbone(tmp_path / "out", batch=4)
-    assert_same_features(backbone, TorchTowers(state, 12, 8), 4, FULL)
+    assert_same_features(backbone, NumpyTowers(state, 12, 8), 4, FULL)
 
 
 @pytest.mark.slow
@@ -200,29 +196,15 @@ def test_points_end_where_those_of_meru_do():
     np.testing.assert_allclose(found[-1, 0], 2**15 * math.sqrt(K), rtol=1e-5)
 
 
-def test_what_a_backbone_tells(backbone, state):
-    assert backbone.name == NAME
-    np.testing.assert_allclose(backbone.K, 5.0, rtol=1e-6)
-    np.testing.assert_allclose(backbone.tau, math.exp(-3), rtol=1e-6)
-    sizes = (backbone.dimension, backbone.image_size, backbone.context, backbone.vocabulary)
-    assert sizes == (48, 32, 12, 100)
-    assert backbone.provenance["file"] == "small.pth"
-    assert len(backbone.fingerprint) == 64
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (lambda b, p, t: b.encode_images(p / 255), r"pixels must be uint8 of shape \(n, 32, 32, 3"),
-        (lambda b, p, t: b.encode_images(p[0]), r"got uint8 of shape \(32, 32, 3\)"),
         (lambda b, p, t: b.encode_images(p[:, :16, :16]), r"got uint8 of shape \(4, 16, 16, 3\)"),
         (lambda b, p, t: b.encode_texts(t[:, :5]), r"tokens .* \(n, 12\), got int32 .*\(4, 5\)"),
-        (lambda b, p, t: b.encode_texts(t * 1.0), "tokens must be whole numbers"),
-        (lambda b, p, t: b.encode_texts(t - 1), "tokens must be from 0 to 99, got -1 to 98"),
         (lambda b, p, t: b.encode_texts(t + 1), "tokens must be from 0 to 99, got 1 to 100"),
         (lambda b, p, t: b.prototypes(t, np.zeros(3, int)), "one for each of 4 texts"),
         (lambda b, p, t: b.prototypes(t, np.zeros(4)), "whole numbers from 0"),
-        (lambda b, p, t: b.prototypes(t, np.arange(4) - 1), "whole numbers from 0"),
         (lambda b, p, t: b.prototypes(t, 2 * np.arange(4)), "without gaps, got no text for 1"),
         (lambda b, p, t: b.prototypes(t[:0], np.zeros(0, int)), "at least one"),
     ],
@@ -264,53 +246,28 @@ def zeros(*shape):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"visual__norm__weight": None}, ["missing: visual.norm.weight."]),
-        ({"curv": None, "visual_proj__weight": None}, ["missing: curv, visual_proj.weight."]),
-        ({"visual__extra": zeros(3)}, ["unexpected: visual.extra."]),
-        (
-            {"visual__blocks__4__norm1__bias": zeros(64)},
-            ["missing: visual.blocks.2.norm1.weight,", "visual.blocks.4.mlp.fc2.bias."],
-        ),
-        ({"visual__blocks__01__norm1__bias": zeros(64)}, ["unexpected: visual.blocks.01.norm1"]),
+        ({"visual__norm__weight": None}, r"missing: visual\.norm\.weight\."),
+        ({"visual__extra": zeros(3)}, r"unexpected: visual\.extra\."),
+        ({"visual__blocks__4__norm1__bias": zeros(64)}, r"missing: visual\.blocks\.2\.norm1"),
+        ({"visual__blocks__01__norm1__bias": zeros(64)}, r"unexpected: visual\.blocks\.01\.norm1"),
         (
             {"visual__norm__bias": zeros(63), "textual__extra": zeros(1), "curv": None},
-            [
-                "missing: curv;",
-                "unexpected: textual.extra;",
-                "wrong shape: visual.norm.bias (63,) instead of (64,).",
-            ],
+            r"missing: curv; unexpected: textual\.extra; wrong shape: visual\.norm\.bias \(63,\)",
         ),
-        (
-            {"visual__blocks__0__attn__qkv__weight": zeros(128, 64)},
-            ["wrong shape: visual.blocks.0.attn.qkv.weight (128, 64) instead of (192, 64)."],
-        ),
-        ({"visual__cls_token": zeros(64)}, ["visual.cls_token (64,) instead of (1, 1, 64)."]),
-        ({"visual_proj__weight": zeros(47, 64)}, ["textual_proj.weight (48, 64) instead of"]),
-        ({"visual__pos_embed": zeros(1, 16, 64)}, ["visual.pos_embed with 16 rows instead of"]),
-        ({"visual__pos_embed": zeros(1, 1, 64)}, ["visual.pos_embed with 1 rows instead of"]),
-        ({"visual__patch_embed__proj__weight": zeros(64, 3, 8, 9)}, ["(64, 3, 8, 9) instead of"]),
-        ({"curv": zeros(1)}, ["curv (1,) instead of ()."]),
-        ({"curv": np.array(3)}, ["curv of int64 instead of floats."]),
-        ({"pixel_mean": zeros(3)}, ["pixel_mean (3,) instead of (3, 1, 1)."]),
+        ({"visual__blocks__0__attn__qkv__weight": zeros(128, 64)}, r"instead of \(192, 64\)"),
+        ({"visual_proj__weight": zeros(47, 64)}, r"textual_proj\.weight \(48, 64\) instead of"),
+        ({"visual__pos_embed": zeros(1, 16, 64)}, "with 16 rows instead of"),
+        ({"visual__pos_embed": zeros(1, 1, 64)}, "with 1 rows instead of"),
+        ({"curv": np.array(3)}, r"curv of int64 instead of floats"),
+        ({"pixel_mean": zeros(3)}, r"pixel_mean \(3,\) instead of \(3, 1, 1\)"),
     ],
 )
-def test_tensors_that_do_not_fit(tmp_path, state, changes, told):
-    path = write_checkpoint(tmp_path / "odd.pth", changed(state, **changes))
-    with pytest.raises(CheckpointError, match=r"odd\.pth does not hold the tensors") as error:
-        convert_checkpoint(path, tmp_path / "out", NAME)
-    for text in told:
-        assert text in str(error.value)
+def test_tensors_that_do_not_fit(tmp_path, state, changes, message):
+    with pytest.raises(CheckpointError, match=rf"odd\.pth does not hold the tensors .*{message}"):
+        make_backbone(tmp_path / "odd", changed(state, **changes))
     assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
-
-
-def test_one_wrong_width_is_told_everywhere(tmp_path, state):
-    narrow = {k: v[..., :32] for k, v in state.items() if k.startswith("visual.norm")}
-    with pytest.raises(CheckpointError) as error:
-        check_tensors(tmp_path, {**state, **narrow})
-    told = "visual.norm.weight (32,) instead of (64,), visual.norm.bias (32,) instead of (64,)"
-    assert told in str(error.value)
 
 
 def test_other_models(tmp_path, state):
@@ -331,57 +288,42 @@ def test_other_models(tmp_path, state):
         ({"pixel_std": zeros(3, 1, 1)}, {}, "pixel_std positive"),
         ({"visual__norm__bias": zeros(64) + np.inf}, {}, r"visual\.norm\.bias is not finite\."),
         ({"visual__norm__bias": zeros(64) + 1e5}, {"dtype": "float16"}, "not in float16; use"),
-        ({}, {"image_heads": 5}, "image tower of width 64 cannot have 5 heads"),
-        ({}, {"text_heads": 0}, "text_heads must be at least 1"),
-        ({}, {"dtype": "int8"}, "dtype must be one of"),
-        ({}, {"name": "MERU"}, "name must be model/data .* meru-b/grit"),
-        ({}, {"name": "../up"}, "name must be model/data"),
+        ({}, {"heads": (5, None)}, "image tower of width 64 cannot have 5 heads"),
+        ({}, {"heads": (None, 0)}, "text_heads must be at least 1"),
     ],
 )
 def test_values_that_cannot_be(tmp_path, state, changes, options, match):
-    path = write_checkpoint(tmp_path / "odd.pth", changed(state, **changes))
     with pytest.raises(ValueError, match=match):
-        convert_checkpoint(path, tmp_path / "out", **{"name": NAME, **options})
+        make_backbone(tmp_path / "odd", changed(state, **changes), **options)
     assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "match"),
+    [
+        (NAME, "int8", "dtype must be one of"),
+        ("MERU", "float32", "name must be model/data .* meru-b/grit"),
+        ("../up", "float32", "name must be model/data"),
+    ],
+)
+def test_names_and_dtypes_are_checked_first(tmp_path, name, dtype, match):
+    with pytest.raises(ValueError, match=match):
+        convert_checkpoint(tmp_path / "missing.pth", tmp_path / "out", name, dtype=dtype)
+
+
 def test_heads_by_width(tmp_path, state):
-    path = write_checkpoint(tmp_path / "a.pth", state)
-    found = convert_checkpoint(path, tmp_path / "out", NAME)
+    found = make_backbone(tmp_path / "out", state, heads=(None, None))
     assert (found["image_heads"], found["text_heads"]) == (1, 1)
     wide = dataclasses.replace(SMALL, image_width=384, text_width=384)
-    path = write_checkpoint(tmp_path / "b.pth", random_state(wide))
-    found = convert_checkpoint(path, tmp_path / "wide", "meru-s/grit")
+    found = make_backbone(tmp_path / "wide", random_state(wide), "meru-s/grit", heads=(None, None))
     assert (found["image_heads"], found["text_heads"]) == (12, 6)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_checkpoints_of_other_types(tmp_path, state, dtype):
-    to = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-    cast = {k: v.astype(to) if v.dtype == np.float32 else v for k, v in state.items()}
-    path = write_checkpoint(tmp_path / "a.pth", cast)
-    convert_checkpoint(path, tmp_path / "out", NAME, **HEADS)
-    exact = {k: np.asarray(v, np.float32) for k, v in cast.items()}
-    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(exact, **HEADS), 4)
-
-
-def test_half_the_size(tmp_path, state, folder):
-    path = write_checkpoint(tmp_path / "a.pth", state)
-    convert_checkpoint(path, tmp_path / "out", NAME, dtype="float16", **HEADS)
+def test_weights_of_half_the_size(tmp_path, state, folder):
+    make_backbone(tmp_path / "out", state, dtype="float16")
     size, full = ((f / "weights.safetensors").stat().st_size for f in (tmp_path / "out", folder))
     assert size < 0.6 * full
-    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, **HEADS), 4, atol=3e-2)
-
-
-def test_conversion_gives_the_same_bytes_and_overwrites_nothing(tmp_path, state, folder):
-    path = write_checkpoint(tmp_path / "small.pth", state)
-    convert_checkpoint(path, tmp_path / "out", NAME, **HEADS)
-    for name in ("weights.safetensors", "backbone.json"):
-        assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
-    before = (tmp_path / "out" / "backbone.json").stat().st_mtime_ns
-    with pytest.raises(ValueError, match="exists already"):
-        convert_checkpoint(path, tmp_path / "out", NAME)
-    assert (tmp_path / "out" / "backbone.json").stat().st_mtime_ns == before
+    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, *HEADS), 4, atol=3e-2)
 
 
 @pytest.mark.parametrize(
@@ -389,15 +331,11 @@ def test_conversion_gives_the_same_bytes_and_overwrites_nothing(tmp_path, state,
     [
         ({"schema": 2}, "schema must be 1, got 2"),
         ({"K": -1.0}, "K must be finite and positive"),
-        ({"K": "10"}, "K must be finite and positive"),
-        ({"pixel_std": [0.1, 0.2]}, "pixel_std must be"),
         ({"image_heads": 5}, "image_heads = 5 does not divide 64"),
         ({"sizes": {}}, "not a readable backbone"),
         ({"sizes": {**vars(SMALL), "patch": 4}}, r"image\.patch\.kernel must have shape \(48, 64"),
         ({"sizes": {**vars(SMALL), "text_layers": 1}}, r"text\.layers\.1\.\S+ must have shape"),
         ({"sizes": {**vars(SMALL), "text_layers": 10**9}}, "text_layers must be from 1 to 999"),
-        ({"sizes": {**vars(SMALL), "context": 12.0}}, "context must be from 1"),
-        ({"dtype": "float16"}, "must have shape .* in float16"),
         ({"weights_sha256": "0"}, r"weights\.safetensors does not match its checksum"),
     ],
 )
@@ -429,37 +367,30 @@ def test_damaged_folders(tmp_path, folder):
         load_backbone(tmp_path)
 
 
-def command(*arguments):
-    script = ROOT / "experiments" / "convert_checkpoint.py"
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(script), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_command_line(tmp_path, state, folder):
-    path = write_checkpoint(tmp_path / "small.pth", state)
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "small.pth"
+    torch.save({"model": {key: torch.tensor(value) for key, value in state.items()}}, path)
+
+    def command(*arguments):
+        script = ROOT / "experiments" / "convert_checkpoint.py"
+        return subprocess.run(
+            [sys.executable, "-W", "error", str(script), *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
     options = ("--name", NAME, "--image-heads", 4, "--text-heads", 2)
     done = command(path, tmp_path / "out", *options)
     assert done.returncode == 0, done.stderr
-    for text in (
-        "2 layers of width 64, 4 heads, patches of 8 in 32 x 32 pixels, ",
-        "12 tokens of 100",
-        "K            5 (curvature -0.2)",
-        "tau          0.0497871",
-        "image 0.67032, text 0.40657",
-        "pixel std    0.2, 0.3, 0.25",
-    ):
+    for text in ("2 layers of width 64, 4 heads", "K            5 (curvature -0.2)"):
         assert text in done.stdout
-    assert (tmp_path / "out" / "backbone.json").read_bytes() == (
-        folder / "backbone.json"
-    ).read_bytes()
+    weights = [f / "weights.safetensors" for f in (tmp_path / "out", folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
     path.write_bytes(path.read_bytes()[:-5])
     done = command(path, tmp_path / "other", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"convert_checkpoint: {path} is truncated")
     assert done.stderr.count("\n") == 1
-    assert command(path, tmp_path / "other").returncode == 2

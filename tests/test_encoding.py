@@ -9,9 +9,8 @@ from fuzzing import sign
 from stores import tasks, write
 
 from hmcl_jax import entailment, lorentz
-from hmcl_jax.continual import Schedule, TrainConfig, run_stream
 from hmcl_jax.data.encoding import Arrays, decode, encode_features
-from hmcl_jax.data.store import StoreError, read_store, write_store
+from hmcl_jax.data.store import StoreError, read_store
 from hmcl_jax.data.synthetic import synthetic_stream
 
 K, TAU = 1.0, 0.012
@@ -150,23 +149,6 @@ def test_it_is_half_as_large_and_the_same_each_time(tmp_path):
     assert read_store(tmp_path / "c").fingerprint == read_store(tmp_path / "a.zip").fingerprint
 
 
-@pytest.mark.parametrize("device_memory", [1024.0, 0.001])
-def test_a_run_is_that_of_the_decoded_arrays(tmp_path, device_memory):
-    made = synthetic_stream(tasks=2, classes=2, dimension=8, train=64, test=8)
-    about = {"name": "s", "backbone": "b", "K": made.K, "tau": made.tau}
-    write_store(tmp_path / "coded.zip", made.tasks, features="int8", **about)
-    coded = read_store(tmp_path / "coded.zip")
-    write_store(tmp_path / "plain.zip", coded.tasks, **about)
-    config = TrainConfig(classification=Schedule(1, 0.01), batch=8, device_memory=device_memory)
-    found, expected = (
-        run_stream(read_store(tmp_path / name), ["hmcl_mr"], [0], config)["hmcl_mr"]
-        for name in ("coded.zip", "plain.zip")
-    )
-    for modality, heads in expected.heads.items():
-        np.testing.assert_array_equal(found.heads[modality], heads)
-    np.testing.assert_array_equal(found.scores, expected.scores)
-
-
 def save(part, edit):
     """Changes a part of an encoded array, and its entry with it."""
 
@@ -223,15 +205,6 @@ def test_damage_that_is_signed_is_refused(tmp_path, rng, fault, message):
     for verify in (True, False):
         with pytest.raises(StoreError, match=message):
             read_store(path, verify).validate()
-
-
-@pytest.mark.parametrize("part", ["codes", "scales", "offset"])
-def test_every_part_has_a_checksum(tmp_path, rng, part):
-    write(tmp_path / "coded", tasks(rng), features="int8")
-    victim = tmp_path / "coded" / "animals" / f"train_features.{part}.npy"
-    victim.write_bytes(victim.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(StoreError, match=rf"train_features\.{part}\.npy does not match its check"):
-        read_store(tmp_path / "coded")
 
 
 def test_labels_are_not_encoded(tmp_path, rng):

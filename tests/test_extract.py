@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmcl_jax import lorentz
 from hmcl_jax.backbones.extract import ExtractError, Options, extract_store
 from hmcl_jax.backbones.shards import Shard, Shards
-from hmcl_jax.data.ingest import open_collection, read_features
+from hmcl_jax.data.feature_arrays import read_features
+from hmcl_jax.data.image_datasets import open_collection
 from hmcl_jax.data.store import read_store
 
 Image = pytest.importorskip("PIL.Image")
@@ -33,6 +33,13 @@ class Plain:
         self.of_pixels = rng.normal(size=(SIZE * SIZE * 3, DIM)) / 40
         self.of_tokens = rng.normal(size=(256, DIM)) / 4
 
+    def tokenize(self, texts):
+        rows = [list(text.encode())[:24] for text in texts]
+        return np.array([row + [0] * (24 - len(row)) for row in rows], np.int32)
+
+    def texts(self, *texts: str) -> np.ndarray:
+        return self.encode_texts(self.tokenize(texts))
+
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
         self.calls += 1
         assert pixels.dtype == np.uint8
@@ -46,11 +53,6 @@ class Plain:
     def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray:
         points = self.encode_texts(tokens)
         return np.stack([points[classes == c].mean(axis=0) for c in range(classes.max() + 1)])
-
-
-def tokenize(texts):
-    rows = [list(text.encode())[:24] for text in texts]
-    return np.array([row + [0] * (24 - len(row)) for row in rows], np.int32)
 
 
 def picture(seed: int) -> bytes:
@@ -110,9 +112,8 @@ SMALL = Options(batch=2, shard=2, dtype="float32")
 
 def extract(data: Path, out: str, options: Options = SMALL, **others):
     encoder = others.pop("encoder", None) or Plain()
-    return extract_store(
-        data / out, sources(data), encoder, tokenize, name="tiny", options=options, **others
-    )
+    options = dataclasses.replace(options, resume=others.pop("resume", False))
+    return extract_store(data / out, sources(data), encoder, name="tiny", options=options, **others)
 
 
 def test_features_are_the_encoders(data):
@@ -133,22 +134,13 @@ def test_features_are_the_encoders(data):
         labels = np.repeat(np.arange(3), count)
         np.testing.assert_array_equal(animals.arrays[f"{split}_labels"], labels)
     for row, name in enumerate(CLASSES):
-        expected = encoder.encode_texts(tokenize([f"a {name}.", f"the {name}."])).mean(axis=0)
+        expected = encoder.texts(f"a {name}.", f"the {name}.").mean(axis=0)
         np.testing.assert_allclose(animals.arrays["prototypes"][row], expected, rtol=1e-5)
     pairs = store["pairs"].arrays
-    texts = encoder.encode_texts(tokenize([f"test {i} {k}" for i in range(4) for k in range(2)]))
+    texts = encoder.texts(*(f"test {i} {k}" for i in range(4) for k in range(2)))
     for specific, general in pairs["test_pairs"]:
         assert specific == general // 2
     np.testing.assert_allclose(pairs["test_general"], texts, rtol=1e-6)
-
-
-def test_zero_shot_is_the_score_of_the_nearest(data):
-    extract(data, "store")
-    animals = read_store(data / "store")["animals"]
-    x, y = (animals.arrays[name] for name in ("test_features", "prototypes"))
-    nearest = np.asarray(lorentz.distance(x[:, None], y[None], 10.0)).argmin(axis=1)
-    expected = (nearest == animals.arrays["test_labels"]).mean()
-    assert animals.scores["zero_shot"] == pytest.approx(expected, abs=1e-6)
 
 
 class Stop(Exception):
@@ -259,7 +251,7 @@ def test_bad_pictures_are_refused_or_skipped_and_counted(data):
     np.testing.assert_array_equal(
         pairs.arrays["test_pairs"], [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
     )
-    texts = Plain().encode_texts(tokenize([f"test {i} {k}" for i in (0, 2, 3) for k in range(2)]))
+    texts = Plain().texts(*(f"test {i} {k}" for i in (0, 2, 3) for k in range(2)))
     np.testing.assert_allclose(pairs.arrays["test_general"], texts, rtol=1e-6)
 
 
@@ -288,56 +280,11 @@ def test_features_of_another_encoder(data, tmp_path):
     (folder / "classes.txt").write_text("bell\nrain\n")
     (folder / "collection.toml").write_text('specific = "audio"\nspace = "points"\n')
     source = read_features(folder, prompts=("the sound of {}.",))
-    extract_store(tmp_path / "store", [source], Plain(), tokenize, name="sound", options=SMALL)
+    extract_store(tmp_path / "store", [source], Plain(), name="sound", options=SMALL)
     task = read_store(tmp_path / "store").tasks[0]
     assert (task.general, task.specific) == ("text", "audio")
-    expected = Plain().encode_texts(tokenize(["the sound of bell.", "the sound of rain."]))
+    expected = Plain().texts("the sound of bell.", "the sound of rain.")
     np.testing.assert_allclose(task.arrays["prototypes"], expected, rtol=1e-6)
-
-
-def test_no_prompts_are_asked_for_at_once(data):
-    source = dataclasses.replace(open_collection(data / "animals"), prompts=())
-    with pytest.raises(ExtractError, match="animals: no prompts"):
-        extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
-    assert not (data / "store.partial").exists()
-
-
-def test_the_same_task_twice_is_refused(data):
-    twice = [open_collection(data / "pairs")] * 2
-    with pytest.raises(ExtractError, match="'pairs' is given twice"):
-        extract_store(data / "store", twice, Plain(), tokenize, name="x", options=SMALL)
-
-
-def test_features_of_another_dimension_are_refused_at_once(data, tmp_path):
-    folder = tmp_path / "wide"
-    folder.mkdir()
-    for split in ("train", "test"):
-        np.save(folder / f"{split}_features.npy", np.ones((2, DIM + 1), np.float32))
-        np.save(folder / f"{split}_labels.npy", np.arange(2, dtype=np.int32))
-    (folder / "classes.txt").write_text("bell\nrain\n")
-    tasks = [*sources(data), read_features(folder, space="points")]
-    with pytest.raises(ExtractError, match=r"dimension \[7\].* 6;"):
-        extract_store(data / "store", tasks, Plain(), tokenize, name="x", options=SMALL)
-    assert not (data / "store.partial").exists()
-
-
-@pytest.mark.parametrize("name", ["lock", "plan.json"])
-def test_tasks_may_be_called_as_our_own_files(data, name):
-    source = open_collection(data / "animals", name)
-    extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
-    assert read_store(data / "store").tasks[0].name == name
-
-
-def test_a_task_called_manifest_is_refused_at_once(data):
-    source = dataclasses.replace(open_collection(data / "animals"), name="manifest.json")
-    with pytest.raises(ExtractError, match=r"manifest\.json"):
-        extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
-
-
-def test_a_folder_that_was_only_begun_is_ours(data):
-    (data / "store.partial").mkdir()
-    (data / "store.partial" / ".plan.json.partial-123").write_text("{")
-    extract(data, "store", resume=True)
 
 
 def test_what_a_crash_left_of_the_store_is_removed(data):
@@ -359,7 +306,7 @@ def test_a_running_extraction_is_not_disturbed(data):
 def test_prompts_that_cut_off_the_class_are_refused(data):
     source = open_collection(data / "animals", prompts=("a very, very long beginning of {}.",))
     with pytest.raises(ExtractError, match="'cat' and 'dog' have the same prompts"):
-        extract_store(data / "store", [source], Plain(), tokenize, name="x", options=SMALL)
+        extract_store(data / "store", [source], Plain(), name="x", options=SMALL)
 
 
 def test_a_class_without_readable_training_pictures_is_refused(data):
@@ -397,20 +344,23 @@ def test_a_folder_of_shards_is_one_array(tmp_path):
         shards.whole()
 
 
-def test_progress_says_rate_and_time_left():
-    from rich.console import Console
-
-    from hmcl_jax.backbones.extract import Step
-    from hmcl_jax.report.progress import ExtractView
-
-    file = io.StringIO()
-    with ExtractView(Console(file=file), every=0.0) as view:
-        view(Step("cats", "train pictures", 100, 1000, 50, 10.0))
-        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
-        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
-        view(Step("cats", "test pictures", 10, 10, 0, 0.0))
-    assert file.getvalue().splitlines() == [
-        "cats: train pictures 100/1000, 5.0/s, left 0:03:00",
-        "cats: train pictures 1000/1000, 5.0/s",
-        "cats: test pictures 10/10, kept",
-    ]
+def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
+    animals, pairs = sources(data)
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for split in ("train", "test"):
+        np.save(folder / f"{split}_features.npy", np.ones((2, DIM + 1), np.float32))
+        np.save(folder / f"{split}_labels.npy", np.arange(2, dtype=np.int32))
+    (folder / "classes.txt").write_text("bell\nrain\n")
+    wide = read_features(folder, space="points")
+    for wrong, match in (
+        ([], "at least one task"),
+        ([dataclasses.replace(animals, prompts=())], "animals: no prompts"),
+        ([pairs, pairs], "'pairs' is given twice"),
+        ([dataclasses.replace(animals, name="manifest.json")], r"manifest\.json"),
+        ([animals, wide], r"dimension \[7\].* 6;"),
+        ([dataclasses.replace(wide, K=1.0, arrays={})], "dimension"),
+    ):
+        with pytest.raises(ExtractError, match=match):
+            extract_store(data / "store", wrong, Plain(), name="x", options=SMALL)
+    assert not (data / "store.partial").exists()

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import HEADS, SMALL, random_state, write_checkpoint
+from checkpoints import SMALL, make_backbone, random_state
 
 from hmcl_jax.backbones.backbone import load_backbone
-from hmcl_jax.backbones.tokenizer import Tokenizer
 from hmcl_jax.data.store import read_store
 
 Image = pytest.importorskip("PIL.Image")
@@ -85,9 +84,7 @@ def make_data(root: Path, per_class: int = 6) -> None:
 def made(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("pictures")
     make_data(root)
-    write_checkpoint(root / "tiny.pth", random_state(SIZES), prefix="module.")
-    heads = [f"--{key.replace('_', '-')}={value}" for key, value in HEADS.items()]
-    run("convert_checkpoint.py", root / "tiny.pth", root / "tiny", "--name", "tiny/noise", *heads)
+    make_backbone(root / "tiny", random_state(SIZES), "tiny/noise")
     return root
 
 
@@ -117,8 +114,8 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store):
     assert found.backbone == "tiny/noise"
     backbone = load_backbone(made / "tiny")
     assert (found.K, found.tau) == (backbone.K, backbone.tau)
-    tokens = Tokenizer(backbone.context)([f"something {c}." for c in COLOURS])
-    others = Tokenizer(backbone.context)([f"a photo of {c}." for c in COLOURS])
+    tokens = backbone.tokenize([f"something {c}." for c in COLOURS])
+    others = backbone.tokenize([f"a photo of {c}." for c in COLOURS])
     classes = np.tile(np.arange(3), 2)
     expected = backbone.prototypes(np.concatenate([tokens, others]), classes)
     np.testing.assert_allclose(found["tar"].arrays["prototypes"], expected, rtol=2e-3, atol=2e-3)

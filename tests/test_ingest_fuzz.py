@@ -1,6 +1,7 @@
 """Random damage gives an IngestError or a collection that is valid; never another exception."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from collections_made import (
     make_label_table,
     write,
 )
+from fuzzing import mutate_tree
 from test_features import DIM, classification, make, retrieval
-from test_store import mutate_json
 
-from hmcl_jax.data.ingest import IngestError, open_collection, read_features
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.feature_arrays import read_features
+from hmcl_jax.data.image_datasets import open_collection
 from hmcl_jax.data.store import ARRAYS
 
 TOML = """
@@ -119,7 +122,7 @@ def test_damaged_collections(tmp_path, build, file):
             used[at : at + 2] = rng.bytes(2)
             data = bytes(used)
         elif file.endswith(".json") and trial % 2:
-            text = json.dumps(mutate_json(rng, json.loads(whole)))
+            text = json.dumps(mutate_tree(random.Random(trial), json.loads(whole)))
             data = text.encode()
         (root / file).write_bytes(data)
         try:

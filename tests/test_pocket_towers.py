@@ -134,10 +134,6 @@ def test_features_of_the_store_come_from_the_packaged_towers():
         assert np.allclose(points, task.arrays[shipped][: len(points)], atol=1e-3)
 
 
-def test_the_file_is_small():
-    assert (ROOT / "hmcl_jax" / "data" / "pocket_towers.npz").stat().st_size <= 4_500_000
-
-
 def test_training_is_reproducible_and_keeps_what_is_fixed(made):
     first, second = (towers.train(CONFIG, *made) for _ in range(2))
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
@@ -157,19 +153,6 @@ def test_the_cone_and_order_terms_are_learned(made):
     )
     assert entailment.entails(general, specific).mean() > 0.9
     assert (lorentz.radius(general) < lorentz.radius(specific)).mean() > 0.95
-
-
-def test_the_warm_start_orders_lengths_by_level(made):
-    _, texts, chains = made
-    config = dataclasses.replace(CONFIG, warm_steps=300, dropout=0.0)
-    rng = np.random.default_rng(0)
-    weights = towers.init(config, FEATURES, jax.random.key(0))["text"]["length"]
-    weights = towers.warm_start(
-        weights, config, texts, lambda n: rng.choice(chains, n)[:, :3], jax.random.key(1)
-    )
-    noun, ancestor = (pocket_towers.network(weights, texts[chains[:, k]])[:, 0] for k in (0, 1))
-    levels = (noun - ancestor) / config.level
-    assert np.corrcoef(levels, chains[:, 2])[0, 1] > 0.8
 
 
 def test_the_separation_term_is_zero_once_others_are_outside():

@@ -1,4 +1,4 @@
-"""The towers written out a second time: in NumPy, head by head in float64, and in PyTorch."""
+"""The towers a second time, in NumPy: sample by sample and head by head, in float64."""
 
 import math
 
@@ -103,78 +103,3 @@ class NumpyTowers:
         tangents = np.stack([self.text_tangent(t) for t in tokens])
         means = [tangents[classes == c].mean(axis=0) for c in range(max(classes) + 1)]
         return np.stack([self.exp_map0(alpha * v) for v in means])
-
-
-class TorchTowers:
-    """Features from the same state dict by PyTorch's own operations, in batches of float32."""
-
-    def __init__(self, state, image_heads, text_heads):
-        import torch
-
-        self.torch, self.F = torch, torch.nn.functional
-        self.state = {key: torch.from_numpy(np.array(value)) for key, value in state.items()}
-        self.image_heads, self.text_heads = image_heads, text_heads
-
-    def linear(self, x, name):
-        return self.F.linear(x, self.state[f"{name}.weight"], self.state[f"{name}.bias"])
-
-    def norm(self, x, name):
-        weight, bias = (self.state[f"{name}.{kind}"] for kind in ("weight", "bias"))
-        return self.F.layer_norm(x, weight.shape, weight, bias, 1e-5)
-
-    def attention(self, qkv, heads, causal):
-        n, length, width = qkv.shape
-        split = qkv.reshape(n, length, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
-        seen = self.F.scaled_dot_product_attention(*split, is_causal=causal)
-        return seen.transpose(1, 2).reshape(n, length, width // 3)
-
-    def image_tangents(self, pixels):
-        torch, state = self.torch, self.state
-        x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
-        x = (x - state["pixel_mean"]) / state["pixel_std"]
-        kernel = state["visual.patch_embed.proj.weight"]
-        x = self.F.conv2d(x, kernel, state["visual.patch_embed.proj.bias"], kernel.shape[-1])
-        x = x.flatten(2).transpose(1, 2)
-        x = torch.cat([state["visual.cls_token"].expand(len(x), -1, -1), x], dim=1)
-        x = x + state["visual.pos_embed"]
-        i = 0
-        while (block := f"visual.blocks.{i}") + ".norm1.weight" in state:
-            qkv = self.linear(self.norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
-            seen = self.attention(qkv, self.image_heads, False)
-            x = x + self.linear(seen, f"{block}.attn.proj")
-            inside = self.linear(self.norm(x, f"{block}.norm2"), f"{block}.mlp.fc1")
-            x = x + self.linear(self.F.gelu(inside), f"{block}.mlp.fc2")
-            i += 1
-        return self.norm(x, "visual.norm")[:, 0] @ state["visual_proj.weight"].T
-
-    def text_tangents(self, tokens):
-        torch, state = self.torch, self.state
-        tokens = torch.from_numpy(tokens).long()
-        x = state["textual.token_embed.weight"][tokens]
-        x = x + state["textual.posit_embed"][: tokens.shape[1]]
-        i = 0
-        while (block := f"textual.resblocks.{i}") + ".ln_1.weight" in state:
-            weight, bias = (state[f"{block}.attn.in_proj_{kind}"] for kind in ("weight", "bias"))
-            qkv = self.F.linear(self.norm(x, f"{block}.ln_1"), weight, bias)
-            seen = self.attention(qkv, self.text_heads, True)
-            x = x + self.linear(seen, f"{block}.attn.out_proj")
-            inside = self.linear(self.norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
-            x = x + self.linear(self.F.gelu(inside), f"{block}.mlp.c_proj")
-            i += 1
-        end = x[torch.arange(len(x)), tokens.argmax(dim=1)]
-        return self.norm(end, "textual.ln_final") @ state["textual_proj.weight"].T
-
-    def exp_map0(self, v):
-        n = self.state["curv"].exp().sqrt() * v.norm(dim=-1, keepdim=True)
-        return (n.clamp(1e-8, math.asinh(2**15)).sinh() * v / n.clamp(min=1e-8)).numpy()
-
-    def images(self, pixels):
-        return self.exp_map0(self.image_tangents(pixels) * self.state["visual_alpha"].exp())
-
-    def texts(self, tokens):
-        return self.exp_map0(self.text_tangents(tokens) * self.state["textual_alpha"].exp())
-
-    def prototypes(self, tokens, classes):
-        tangents = self.text_tangents(tokens)
-        means = [tangents[classes == c].mean(dim=0) for c in range(max(classes) + 1)]
-        return self.exp_map0(self.torch.stack(means) * self.state["textual_alpha"].exp())

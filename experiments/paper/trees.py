@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hmcl_jax.continual import ConfigError
+from hmcl_jax.data.class_trees import IMAGENET_MOVED, read_wordnet, synset_tree
 from hmcl_jax.data.store import Task
-from hmcl_jax.data.wordnet import IMAGENET_MOVED, read_wordnet, synset_tree
 from hmcl_jax.evaluation import Tree, make_tree
 
 

@@ -13,14 +13,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hmcl_jax import _checks, _files, lorentz
-from hmcl_jax.backbones.checkpoint import CheckpointError
-from hmcl_jax.backbones.convert import (
-    DESCRIPTION,
-    SCHEMA,
-    WEIGHTS,
-    require_safetensors,
-)
-from hmcl_jax.backbones.layout import Sizes, our_shapes
+from hmcl_jax._extras import require
+from hmcl_jax.backbones.convert import DESCRIPTION, SCHEMA, WEIGHTS, CheckpointError
+from hmcl_jax.backbones.parameter_map import Sizes, our_shapes
+from hmcl_jax.backbones.tokenizer import Tokenizer
 from hmcl_jax.backbones.towers import ImageTower, TextTower
 
 # MERU's features end at this radius, in units of sqrt K, and so do ours.
@@ -35,14 +31,14 @@ def load_backbone(
     devices: Sequence[jax.Device] | None = None,
     batch: int = 32,
 ) -> "Backbone":
-    """Loads what :func:`hmcl_jax.backbones.convert.convert_checkpoint` wrote.
+    """Loads a folder that :func:`hmcl_jax.backbones.convert.convert_checkpoint` wrote.
 
     Args:
-      folder: with the weights and their description; both are compared with their checksums.
+      folder: of the weights and their description; both are compared with their checksums.
       dtype: of the towers' products, ``"float32"`` or ``"bfloat16"``.
       devices: that share every batch; None for all of this process.
-      batch: rows that are encoded at once, rounded up to a multiple of the devices. Fewer are
-        padded, so that each tower is compiled once.
+      batch: rows that are encoded at once, rounded up to a multiple of the devices. Smaller batches
+        are padded, so that each tower is compiled once.
 
     Returns:
       The backbone.
@@ -55,7 +51,7 @@ def load_backbone(
     chosen = list(jax.local_devices() if devices is None else devices)
     if not chosen:
         raise ValueError("devices must hold at least one device, got none.")
-    require_safetensors()
+    require("safetensors", "backbones")
     folder = Path(folder)
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="ascii"))
@@ -68,22 +64,22 @@ def load_backbone(
             f"{folder} is not a converted backbone: {Path(error.filename).name} is missing; make "
             "one with experiments/convert_checkpoint.py."
         ) from None
-    except Exception as error:  # whatever damaged files provoke in json or safetensors
+    except Exception as error:  # damaged files cause many kinds of errors in json and safetensors
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{folder} is not a readable backbone: {reason}") from error
     return Backbone(description, sizes, weights, dtype, chosen, batch)
 
 
-def _check_description(folder: Path, found: Any) -> Sizes:
-    """Refuses a description that is not ours; gives the sizes in it."""
+def _check_description(folder: Path, description: Any) -> Sizes:
+    """Refuses a description that is not ours; returns its sizes."""
     where = folder / DESCRIPTION
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        schema = found.get("schema") if isinstance(found, dict) else None
+    schema = description.get("schema") if isinstance(description, dict) else None
+    if schema != SCHEMA:
         raise CheckpointError(f"{where}: schema must be {SCHEMA}, got {schema!r}.")
-    if found.get("sha256") != _files.json_sha256(found):
+    if description.get("sha256") != _files.json_sha256(description):
         raise CheckpointError(f"{where} does not match its own checksum; convert again.")
-    sizes = Sizes(**found["sizes"])
-    heads = {key: found[key] for key in ("image_heads", "text_heads")}
+    sizes = Sizes(**description["sizes"])
+    heads = {key: description[key] for key in ("image_heads", "text_heads")}
     for key, value in {**vars(sizes), **heads}.items():
         most = 999 if key.endswith("_layers") else 2**24
         if type(value) is not int or not 1 <= value <= most:
@@ -92,24 +88,24 @@ def _check_description(folder: Path, found: Any) -> Sizes:
         if width % heads[key]:
             raise CheckpointError(f"{where}: {key} = {heads[key]} does not divide {width}.")
     for key in (*NUMBERS, "pixel_mean", "pixel_std"):
-        values = [found[key]] if key in NUMBERS else found[key]
+        values = [description[key]] if key in NUMBERS else description[key]
         positive = key != "pixel_mean"
         if len(values) != (1 if key in NUMBERS else 3) or not all(
             isinstance(v, float) and math.isfinite(v) and (v > 0 or not positive) for v in values
         ):
-            raise CheckpointError(f"{where}: {key} must be finite and positive, got {found[key]}.")
+            raise CheckpointError(
+                f"{where}: {key} must be finite and positive, got {description[key]}."
+            )
     return sizes
 
 
 def _read_weights(
     folder: Path, description: Mapping[str, Any], sizes: Sizes
 ) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
-
     path = folder / WEIGHTS
     if _files.file_sha256(path) != description["weights_sha256"]:
         raise CheckpointError(f"{path} does not match its checksum; convert again.")
-    weights = load_file(path)
+    weights: dict[str, np.ndarray] = require("safetensors.numpy", "backbones").load_file(path)
     expected = our_shapes(sizes)
     for name in sorted(expected.keys() | weights.keys()):
         shape = weights[name].shape if name in weights else None
@@ -156,6 +152,7 @@ class Backbone:
         self.image_size = sizes.image_size
         self.batch = -(-batch // len(devices)) * len(devices)
         self.dtype = dtype
+        self._tokenizer: Tokenizer | None = None  # its packages are only needed for texts
         self.fingerprint: str = description["sha256"]
         self.provenance: dict[str, str] = dict(description["provenance"])
         mesh = Mesh(np.array(devices), ("batch",))
@@ -190,14 +187,12 @@ class Backbone:
             for key in ("pixel_mean", "pixel_std")
         )
 
-        def image_tangents(params: Any, pixels: jax.Array) -> jax.Array:
+        def image_tangents(params: Any, pixels: jax.Array) -> Any:
             shares = pixels.astype(jnp.float32) / 255
-            found: Any = image.apply({"params": params}, (shares - mean) / std)
-            return found
+            return image.apply({"params": params}, (shares - mean) / std)
 
-        def text_tangents(params: Any, tokens: jax.Array) -> jax.Array:
-            found: Any = text.apply({"params": params}, tokens)
-            return found
+        def text_tangents(params: Any, tokens: jax.Array) -> Any:
+            return text.apply({"params": params}, tokens)
 
         def points(tangents: jax.Array, alpha: jax.Array) -> jax.Array:
             return to_points(tangents * alpha, self.K)
@@ -209,6 +204,12 @@ class Backbone:
         self._points = jax.jit(
             points, in_shardings=(self._shared, whole), out_shardings=self._shared
         )
+
+    def tokenize(self, texts: Sequence[str]) -> np.ndarray:
+        """Token ids of texts, int32, shape ``(n, context)``."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self.context)
+        return self._tokenizer(texts)
 
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
         """Points of pictures.
@@ -225,7 +226,7 @@ class Backbone:
             raise ValueError(
                 f"pixels must be uint8 of shape (n, {', '.join(map(str, shape))}), got "
                 f"{pixels.dtype} of shape {pixels.shape}; read pictures with "
-                f"hmcl_jax.backbones.pictures at size {self.image_size}."
+                f"hmcl_jax.backbones.images at size {self.image_size}."
             )
         alpha = np.float32(self._image_alpha)
         return self._in_batches(
@@ -283,7 +284,7 @@ class Backbone:
         if not whole or tokens.ndim != 2 or tokens.shape[1] != self.context:
             raise ValueError(
                 f"tokens must be whole numbers of shape (n, {self.context}), got {tokens.dtype} of "
-                f"shape {tokens.shape}; make them with hmcl_jax.backbones.tokenizer."
+                f"shape {tokens.shape}; make them with tokenize()."
             )
         if tokens.size and (tokens.min() < 0 or tokens.max() >= self.vocabulary):
             low, high = int(tokens.min()), int(tokens.max())
@@ -296,12 +297,12 @@ class Backbone:
         self, program: Callable[[jax.Array], jax.Array], rows: np.ndarray
     ) -> np.ndarray:
         """All rows through a program of `batch` rows; the next starts before one is fetched."""
-        found = np.empty((len(rows), self.dimension), np.float32)
+        features = np.empty((len(rows), self.dimension), np.float32)
         running: tuple[int, jax.Array] | None = None
 
         def fetch(start: int, result: jax.Array) -> None:
             count = min(self.batch, len(rows) - start)
-            found[start : start + count] = np.asarray(result)[:count]
+            features[start : start + count] = np.asarray(result)[:count]
 
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
@@ -314,11 +315,11 @@ class Backbone:
             running = (start, result)
         if running is not None:
             fetch(*running)
-        finite = np.isfinite(found).all(axis=1)
+        finite = np.isfinite(features).all(axis=1)
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])
             raise FloatingPointError(f"{self.name} gives no finite feature for row {row}.")
-        return found
+        return features
 
 
 def to_points(tangents: jax.Array, K: float) -> jax.Array:

@@ -1,11 +1,13 @@
-"""Converts a published checkpoint to safetensors and a small JSON of scalars and provenance.
+"""Converts a published checkpoint to safetensors and a small JSON file of its scalars.
 
 The folder that results holds
 
 - ``weights.safetensors``: the arrays of both towers under our names
-  (:mod:`hmcl_jax.backbones.layout`);
-- ``backbone.json``: name, K, tau, alphas, pixel statistics, sizes, where all is from, the SHA-256
-  of the weights, and one of all this.
+  (:mod:`hmcl_jax.backbones.parameter_map`);
+- ``backbone.json``: name, K, tau, alphas, pixel statistics, sizes, provenance, the SHA-256 of the
+  weights, and one of the description itself.
+
+PyTorch is needed for this step alone, to read the ``.pth`` file.
 """
 
 import dataclasses
@@ -13,16 +15,17 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
-from importlib import metadata
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hmcl_jax import _checks, _files
-from hmcl_jax.backbones.checkpoint import CheckpointError, read_checkpoint
-from hmcl_jax.backbones.layout import (
+from hmcl_jax._extras import require
+from hmcl_jax._versions import versions
+from hmcl_jax.backbones.parameter_map import (
     DROPPED,
     SCALARS,
     Sizes,
@@ -31,7 +34,6 @@ from hmcl_jax.backbones.layout import (
     published_shapes,
     read_sizes,
 )
-from hmcl_jax.backbones.pickled import shown
 
 SCHEMA = 1
 WEIGHTS = "weights.safetensors"
@@ -48,6 +50,17 @@ NAMES = (
 NAME = re.compile(r"[a-z0-9-]{1,40}/[a-z0-9-]{1,40}")
 DTYPES = ("float32", "float16")
 MOST_LISTED = 500
+# Published files hold configurations beside the weights. PyTorch refuses their classes, and the
+# packages need not be installed, so objects of these classes are replaced by empty ones.
+PLAIN_CLASSES = re.compile(
+    r"(omegaconf|typing)\.[\w.]+|_operator\.getitem|collections\.defaultdict"
+    r"|builtins\.(bool|bytes|dict|float|int|list|set|str|tuple|type)"
+    r"|numpy\.dtype|numpy\.(_core|core)\.multiarray\.scalar"
+)
+
+
+class CheckpointError(ValueError):
+    """A damaged checkpoint, or one of another model; the message names the file."""
 
 
 def convert_checkpoint(
@@ -59,24 +72,24 @@ def convert_checkpoint(
     image_heads: int | None = None,
     text_heads: int | None = None,
 ) -> dict[str, Any]:
-    """Converts a published checkpoint of MERU or HyCoCLIP; nothing is overwritten.
+    """Converts a published checkpoint of MERU or HyCoCLIP; never overwrites anything.
 
     Args:
-      path: of the ``.pth`` file. Nothing in it is run, and PyTorch is not needed.
+      path: of the ``.pth`` file. No code in it is run.
       out: a new folder.
       name: model and training data, such as ``"meru-b/redcaps"``. The file cannot tell:
         ``meru_vit_b.pth`` was published for two sets of training data.
       dtype: of the weights, ``"float32"`` or ``"float16"``.
-      image_heads: of attention in the image tower; by its width if None, 64 numbers each, but 12 of
-        32 at width 384.
-      text_heads: of attention in the text tower; by its width if None.
+      image_heads: attention heads of the image tower; None for one per 64 numbers of its width, but
+        12 at width 384.
+      text_heads: attention heads of the text tower; None for one per 64 numbers of its width.
 
     Returns:
-      What ``backbone.json`` holds.
+      The content of ``backbone.json``.
 
     Raises:
-      CheckpointError: if the checkpoint is damaged, or not of this kind: with all keys that are
-        missing, unexpected or of the wrong shape.
+      CheckpointError: if the checkpoint is damaged, or not of this kind; then it lists all keys
+        that are missing, unexpected or of the wrong shape.
     """
     path, out = Path(path), Path(out)
     _checks.choice("dtype", dtype, DTYPES)
@@ -87,39 +100,118 @@ def convert_checkpoint(
         )
     if out.exists():
         raise ValueError(f"out = {str(out)!r} exists already; choose another or remove it.")
-    require_safetensors()
-    checkpoint = read_checkpoint(path)
-    sizes = check_tensors(path, checkpoint.tensors)
+    require("safetensors", "convert")
+    return write_backbone(
+        read_checkpoint(path), out, name, path, dtype=dtype, heads=(image_heads, text_heads)
+    )
+
+
+def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a ``.pth`` file that holds ``{"model": state, ...}``, or only the state.
+
+    Names are without the prefix ``module.`` of data-parallel training. A file that needs a class
+    other than those of plain data is refused.
+    """
+    torch = require("torch", "convert")
+    serialization = require("torch.serialization", "convert")
+    if not path.is_file():
+        raise CheckpointError(f"There is no checkpoint at {str(path)!r}.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch does not compare checksums
+        if damaged is not None:
+            raise CheckpointError(f"{path}: member {damaged!a} is damaged; get the file again.")
+        classes = serialization.get_unsafe_globals_in_checkpoint(path)
+        unknown = sorted(name for name in classes if not PLAIN_CLASSES.fullmatch(name))
+        if unknown:
+            raise CheckpointError(
+                f"{path} needs {unknown[0][:200]!a}, which may run code; save "
+                'torch.save({"model": model.state_dict()}) instead.'
+            )
+        with serialization.safe_globals([(_Empty, name) for name in classes]):
+            top = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except CheckpointError:
+        raise
+    except zipfile.BadZipFile:
+        raise CheckpointError(
+            f"{path} is truncated, or not a checkpoint of PyTorch 1.6 or later; get the file again."
+        ) from None
+    except Exception as error:  # damaged files cause many kinds of errors in PyTorch
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise CheckpointError(f"{path} is not a readable checkpoint: {reason}") from error
+    state = top.get("model", top) if isinstance(top, dict) else top
+    if not isinstance(state, dict) or not state:
+        raise CheckpointError(f"{path} holds no tensors; save model.state_dict() with PyTorch.")
+    tensors = {}
+    for key, tensor in state.items():
+        name = str(key).removeprefix("module.")
+        if not isinstance(tensor, torch.Tensor) or name in tensors:
+            problem = "occurs twice" if name in tensors else "is not a tensor"
+            raise CheckpointError(f"{path}: {name[:200]!a} {problem}.")
+        exact = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        tensors[name] = exact.detach().numpy()
+    return tensors
+
+
+class _Empty:
+    """Replaces the objects of a checkpoint that are not tensors or plain data."""
+
+    def __init__(self, *arguments: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
+def write_backbone(
+    tensors: Mapping[str, np.ndarray],
+    out: Path,
+    name: str,
+    source: Path,
+    *,
+    dtype: str = "float32",
+    heads: tuple[int | None, int | None] = (None, None),
+) -> dict[str, Any]:
+    """Writes the folder of a converted model, or nothing; see :func:`convert_checkpoint`.
+
+    Args:
+      tensors: of the model, by published name.
+      out: a new folder.
+      name: model and training data.
+      source: the file of the tensors, for messages and provenance.
+      dtype: of the weights.
+      heads: attention heads of the image and the text tower.
+    """
+    numpy = require("safetensors.numpy", "backbones")
+    sizes = check_tensors(source, tensors)
+    made_from = {"file": source.name, "sha256": _files.file_sha256(source)}
     description = {
         "schema": SCHEMA,
         "name": name,
-        **_scalars(path, checkpoint.tensors),
+        **_scalars(source, tensors),
         "sizes": dataclasses.asdict(sizes),
-        "image_heads": _heads(path, "image", sizes.image_width, image_heads),
-        "text_heads": _heads(path, "text", sizes.text_width, text_heads),
+        "image_heads": _heads(source, "image", sizes.image_width, heads[0]),
+        "text_heads": _heads(source, "text", sizes.text_width, heads[1]),
         "dtype": dtype,
-        "provenance": {**checkpoint.about, "converter": f"hmcl_jax {_version()}"},
+        "provenance": {**made_from, "converter": f"hmcl_jax {versions()['hmcl_jax']}"},
     }
     weights = {
-        ours: _array(path, key, our_layout(ours, checkpoint.tensors[key]), dtype)
+        ours: _array(source, key, our_layout(ours, tensors[key]), dtype)
         for key, ours in our_names(sizes).items()
     }
-    return _write(out, weights, description)
+    try:
+        with _files.partial_folder(out) as partial:
+            numpy.save_file(weights, partial / WEIGHTS)
+            description["weights_sha256"] = _files.file_sha256(partial / WEIGHTS)
+            description["sha256"] = _files.json_sha256(description)
+            text = json.dumps(description, indent=1, sort_keys=True, allow_nan=False)
+            (partial / DESCRIPTION).write_text(text, encoding="ascii")
+            partial.rename(out)
+    except require("safetensors", "backbones").SafetensorError as error:  # a full disk
+        raise OSError(f"{out} cannot be written: {error}") from None
+    return description
 
 
 def check_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> Sizes:
-    """The sizes of a model, if its tensors are all there and fit each other.
-
-    Args:
-      path: of the file, for messages.
-      tensors: by published name.
-
-    Returns:
-      The sizes.
-
-    Raises:
-      CheckpointError: with every key that is missing, unexpected, or of the wrong shape or type.
-    """
+    """The sizes of a model; refuses tensors that are missing or do not fit, naming all of them."""
     shapes = {key: tensor.shape for key, tensor in tensors.items() if key not in DROPPED}
     hyperbolic = ("curv", "textual_alpha", "visual_alpha")
     if any(key.startswith("visual.") for key in shapes) and not shapes.keys() & set(hyperbolic):
@@ -129,47 +221,43 @@ def check_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> Sizes:
         )
     sizes = read_sizes(shapes)
     expected = published_shapes(sizes)
+    known = [key for key in expected if key in shapes]
     wrong = [
-        f"{key} {shapes[key]} instead of {_shape_text(shape)}"
-        for key, shape in expected.items()
-        if key in shapes and not _fits(shapes[key], shape)
+        f"{key} {shapes[key]} instead of {_shape_text(expected[key])}"
+        for key in known
+        if not _fits(shapes[key], expected[key])
     ]
     wrong += [
         f"{key} of {tensors[key].dtype} instead of floats"
-        for key in expected
-        if key in shapes and not _is_float(tensors[key].dtype)
+        for key in known
+        if not np.issubdtype(tensors[key].dtype, np.floating)
     ]
     patches = sizes.get("positions", 2) - 1
     if not patches or math.isqrt(patches) ** 2 != patches:
         wrong.append(f"visual.pos_embed with {patches + 1} rows instead of 1 + a square")
     problems = {
         "missing": [key for key in expected if key not in shapes],
-        "unexpected": sorted(shown(key) for key in shapes if key not in expected),
+        "unexpected": sorted(ascii(key)[1:-1][:200] for key in shapes if key not in expected),
         "wrong shape": wrong,
     }
     if any(problems.values()):
-        told = [f"{what}: {_listed(keys)}" for what, keys in problems.items() if keys]
+        listed = [f"{problem}: {_listed(keys)}" for problem, keys in problems.items() if keys]
         raise CheckpointError(
-            f"{path} does not hold the tensors of MERU or HyCoCLIP; {'; '.join(told)}."
+            f"{path} does not hold the tensors of MERU or HyCoCLIP; {'; '.join(listed)}."
         )
     return Sizes(**sizes)
 
 
-def _fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    same = len(found) == len(expected)
-    return same and all(e in (None, f) for f, e in zip(found, expected, strict=True))
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    return np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
+def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    same = len(shape) == len(expected)
+    return same and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
 
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:
     return str(tuple("?" if size is None else size for size in shape)).replace("'", "")
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return ", ".join(names[:MOST_LISTED]) + more
 
@@ -178,7 +266,7 @@ def _scalars(path: Path, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """K, tau, alphas and pixel statistics."""
     logs = {key: float(tensors[key]) for key in SCALARS}
     for key, value in logs.items():
-        if not abs(value) < 80:  # beyond, its exponential is no float32
+        if not abs(value) < 80:  # the exponential of more is not a float32
             raise CheckpointError(f"{path}: {key} must be a logarithm below 80, got {value}.")
     mean, std = (tensors[key].astype(np.float64).ravel() for key in ("pixel_mean", "pixel_std"))
     if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
@@ -215,38 +303,3 @@ def _array(path: Path, key: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
         remedy = "" if dtype == "float32" else ", at least not in float16; use dtype = 'float32'"
         raise CheckpointError(f"{path}: {key} is not finite{remedy}.")
     return array
-
-
-def _write(
-    out: Path, weights: Mapping[str, np.ndarray], description: dict[str, Any]
-) -> dict[str, Any]:
-    """Both files into a new folder, or nothing."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    try:
-        with _files.partial_folder(out) as partial:
-            save_file(dict(weights), partial / WEIGHTS)
-            found = {**description, "weights_sha256": _files.file_sha256(partial / WEIGHTS)}
-            found["sha256"] = _files.json_sha256(found)
-            text = json.dumps(found, indent=1, sort_keys=True, allow_nan=False)
-            (partial / DESCRIPTION).write_text(text, encoding="ascii")
-            partial.rename(out)
-    except SafetensorError as error:
-        raise OSError(f"{out} cannot be written: {error}") from None
-    return found
-
-
-def require_safetensors() -> None:
-    """Refuses to start without the package that reads and writes weights."""
-    try:
-        import safetensors  # noqa: F401
-    except ImportError:
-        raise ImportError("Backbones need safetensors: pip install 'hmcl_jax[backbones]'") from None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("hmcl_jax")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"

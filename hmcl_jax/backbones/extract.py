@@ -1,46 +1,103 @@
 """From collections of pictures and texts to a feature store, with a frozen backbone.
 
-Everything is made in shards (:mod:`hmcl_jax.backbones.shards`) in ``OUT.partial`` beside the store:
-a run that was stopped goes on with the next shard, and ends with the same bytes, because batches
-never reach across shards. ``OUT.partial/plan.json`` says what the shards were made of; another
-backbone, other data, options or versions are refused there.
+All features are made in shards (:mod:`hmcl_jax.backbones.shards`) in ``OUT.partial`` beside the
+store. A run that was stopped resumes at the first missing shard and ends with the same bytes,
+because batches never reach across shards. ``OUT.partial/plan.json`` records backbone, data,
+options and versions; a run with others is refused. The contents of pictures are not part of it: do
+not change them between a stop and a resume.
 """
 
+import contextlib
 import dataclasses
+import hashlib
 import io
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
+import filelock
 import numpy as np
 
-from hmcl_jax._files import partials
-from hmcl_jax.backbones.pictures import read_batches
-from hmcl_jax.backbones.plan import (
-    Encoder,
-    ExtractError,
-    Options,
-    Source,
-    already_made,
-    digest,
-    make_plan,
-    work_folder,
-)
+from hmcl_jax import _files
+from hmcl_jax._extras import require
+from hmcl_jax._versions import versions
+from hmcl_jax.backbones.images import read_batches
 from hmcl_jax.backbones.shards import Shard, Shards
-from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_names
-from hmcl_jax.data.store import Task, write_store
+from hmcl_jax.data.feature_arrays import FeatureCollection
+from hmcl_jax.data.image_datasets import Collection, Split, distinct_names
+from hmcl_jax.data.store import MANIFEST, NAME, Task, read_store, write_store
 from hmcl_jax.evaluation import symmetric_recall, top1
 
+PLAN, LOCK = "plan.json", "lock"
+MADE_BY = ("hmcl_jax", "jax", "jaxlib", "pillow", "tokenizers")  # they change features' last bits
+MOST = 2**16  # of any of the options
 BLOCK = 4096  # rows that are scored at once
+Source = Collection | FeatureCollection
 
 
-Tokenize = Callable[[Sequence[str]], np.ndarray]
+class ExtractError(ValueError):
+    """Features cannot be extracted as requested."""
+
+
+class Encoder(Protocol):
+    """The interface of a backbone; :class:`hmcl_jax.backbones.backbone.Backbone` is one."""
+
+    name: str
+    K: float
+    tau: float
+    dimension: int
+    image_size: int
+    dtype: str
+    fingerprint: str
+
+    def tokenize(self, texts: Sequence[str]) -> np.ndarray: ...
+    def encode_images(self, pixels: np.ndarray) -> np.ndarray: ...
+    def encode_texts(self, tokens: np.ndarray) -> np.ndarray: ...
+    def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How features are made.
+
+    Attributes:
+      batch: pictures or texts that go through a tower at once.
+      shard: batches per shard; a crash costs at most one shard.
+      dtype: of the features in the store, ``"float16"`` or ``"float32"``.
+      on_error: ``"raise"`` or ``"skip"`` pictures that cannot be read.
+      upright: whether pictures are turned as their EXIF data says; published protocols do not.
+      workers: threads that decode pictures.
+      thumbnails: number of test samples per task whose small pictures the store holds.
+      resume: continue from the shards in ``OUT.partial``.
+    """
+
+    batch: int = 64
+    shard: int = 32
+    dtype: str = "float16"
+    on_error: str = "raise"
+    upright: bool = False
+    workers: int = 2
+    thumbnails: int = 0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("shard", 1), ("workers", 1), ("thumbnails", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= MOST:
+                raise ExtractError(
+                    f"{name} must be a whole number from {least} to {MOST}, got {value!r}."
+                )
+        for name, known in (("dtype", ("float16", "float32")), ("on_error", ("raise", "skip"))):
+            if getattr(self, name) not in known:
+                raise ExtractError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """How far an extraction is.
+    """The progress of an extraction.
 
     Attributes:
       task: name.
@@ -59,58 +116,52 @@ class Step:
     seconds: float
 
 
-Listener = Callable[[Step], None]
-
-
 def extract_store(
     out: str | Path,
     sources: Sequence[Source],
     encoder: Encoder,
-    tokenize: Tokenize,
     *,
     name: str,
     options: Options | None = None,
     orders: Mapping[str, Sequence[str]] | None = None,
-    resume: bool = False,
-    listener: Listener | None = None,
+    listener: Callable[[Step], None] | None = None,
 ) -> str:
-    """Makes a feature store; see the module's head.
+    """Makes a feature store.
 
     Args:
-      out: of the store, a new directory or a new file that ends in ``.zip``.
+      out: the store, a new directory or a new file that ends in ``.zip``.
       sources: the tasks, in canonical order.
       encoder: the backbone.
-      tokenize: texts to token ids.
       name: of the stream.
       options: how features are made.
       orders: other orders of the tasks, by name.
-      resume: whether to go on where ``OUT.partial`` ends.
-      listener: is told how far it is.
+      listener: called with the progress after every batch.
 
     Returns:
       The fingerprint of the store.
+
+    Raises:
+      ExtractError: before any work if something does not fit, or if a feature cannot be stored.
     """
     options = options or Options()
     out = Path(out)
     if not out.name:
         raise ExtractError(f"out must name a new folder or file, got {str(out)!r}.")
     work = out.with_name(f"{out.name}.partial")
-    plan = make_plan(sources, encoder, name, options, orders)
+    plan = make_plan(sources, encoder, name, options, orders or {})
     if out.exists():
-        return already_made(out, work, plan, resume)
-    with work_folder(work, plan, resume):
-        for left in partials(out):  # by a crash while it was written
+        store = read_store(out) if options.resume else None
+        if store is None or store.provenance.get("plan") != _files.json_sha256(plan):
+            raise ExtractError(f"out = {str(out)!r} exists already; choose another or remove it.")
+        shutil.rmtree(work, ignore_errors=True)
+        return store.fingerprint
+    with _work_folder(work, plan, options.resume):
+        for left in _files.partials(out):  # by a crash while the store was written
             shutil.rmtree(left)
-        maker = _Maker(work, encoder, tokenize, options, listener)
-        tasks = [
-            maker.from_pictures(source)
-            if isinstance(source, Collection)
-            else maker.from_features(source)
-            for source in sources
-        ]
+        extraction = _Extraction(work, encoder, options, listener)
         fingerprint = write_store(
             out,
-            tasks,
+            [extraction.task(source) for source in sources],
             name=name,
             backbone=encoder.name,
             K=encoder.K,
@@ -119,153 +170,267 @@ def extract_store(
             provenance={
                 "backbone": plan["backbone"],
                 "versions": ", ".join(f"{name} {v}" for name, v in plan["versions"].items()),
-                "plan": digest(plan),
+                "plan": _files.json_sha256(plan),
             },
         )
     shutil.rmtree(work)
     return fingerprint
 
 
-# Rows of the source, their points, and what was bad.
-_Made = tuple[np.ndarray, np.ndarray, list[tuple[int, str, str]]]
+def make_plan(
+    sources: Sequence[Source],
+    encoder: Encoder,
+    name: str,
+    options: Options,
+    orders: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Everything that decides a store's content; refuses sources that cannot become one."""
+    if not sources:
+        raise ExtractError("sources must name at least one task, got none.")
+    names = [source.name for source in sources]
+    for source in sources:
+        if names.count(source.name) > 1:
+            raise ExtractError(f"The task {source.name!r} is given twice; give one another name.")
+        if not NAME.fullmatch(source.name) or source.name == MANIFEST:
+            raise ExtractError(f"{source.name!r} cannot be the name of a task; give another.")
+        known = False
+        if isinstance(source, FeatureCollection):
+            known = source.prototypes is not None
+            dimensions = {x.shape[1] for x in source.arrays.values() if x.dtype.kind == "f"}
+            if dimensions != {encoder.dimension}:
+                raise ExtractError(
+                    f"{source.name}: its features have dimension {sorted(dimensions)}, those of "
+                    f"the backbone {encoder.dimension}; all tasks of a stream share one."
+                )
+            if not np.isclose(source.K, encoder.K):
+                raise ExtractError(
+                    f"{source.name}: its features lie on the hyperboloid of K = {source.K:g}, "
+                    f"those of the backbone on that of {encoder.K:g}; state K in its "
+                    "collection.toml."
+                )
+        if source.kind == "classification" and not source.prompts and not known:
+            raise ExtractError(
+                f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
+            )
+    made_by = dataclasses.asdict(options)
+    del made_by["workers"], made_by["resume"]  # they do not change the result
+    return {
+        "name": name,
+        "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
+        "versions": versions(MADE_BY),
+        "options": made_by,
+        "tasks": {source.name: _fingerprint(source) for source in sources},
+        "orders": {key: list(order) for key, order in orders.items()},
+    }
 
 
-class _Maker:
+def _fingerprint(source: Source) -> str:
+    """SHA-256 of a source, without the contents of its pictures."""
+    digest = hashlib.sha256()
+
+    def add(*texts: str) -> None:
+        for text in texts:
+            digest.update(f"{len(text)}:{text}".encode("utf8", "surrogateescape"))
+
+    add(source.name, source.kind, *source.classes, "", *source.prompts)
+    add(*(text for item in sorted(source.provenance.items()) for text in item))
+    if isinstance(source, FeatureCollection):
+        add(source.general, source.specific)
+        for array, values in sorted({**source.arrays, "prototypes": source.prototypes}.items()):
+            if values is not None:
+                add(array, str(values.dtype), str(values.shape))
+                digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()
+    add(source.fit)
+    for split in (source.train, source.test):
+        add(*(picture.key for picture in split.pictures), "", *split.captions)
+        for values in (split.labels, split.pairs):
+            digest.update(b"-" if values is None else np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _work_folder(work: Path, plan: Mapping[str, Any], resume: bool) -> Iterator[None]:
+    """Locks the folder of shards: a new one, or one with shards of the same plan."""
+    begun = work / PLAN
+    ours = {work / LOCK, *_files.partials(begun)}
+    if work.exists() and not begun.exists() and set(work.iterdir()) - ours:
+        raise ExtractError(f"{work} is in the way and was not made by an extraction; remove it.")
+    work.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(work / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ExtractError(f"{work} is in use by another process; wait for it.") from None
+    try:
+        if begun.exists():
+            _check_plan(begun, plan, resume)
+        else:
+            _files.write_whole(begun, json.dumps(plan, sort_keys=True))
+        yield
+    finally:
+        lock.release()
+
+
+def _check_plan(begun: Path, plan: Mapping[str, Any], resume: bool) -> None:
+    work = begun.parent
+    if not resume:
+        raise ExtractError(f"{work} was begun already; continue with --resume, or remove it.")
+    try:
+        old = json.loads(begun.read_bytes())
+    except ValueError:
+        raise ExtractError(f"{begun} is damaged; remove {work}.") from None
+    other = [key for key in plan if not isinstance(old, dict) or old.get(key) != plan[key]]
+    if other:
+        raise ExtractError(
+            f"{work} was begun with another {' and '.join(other)}; use the same again, or remove "
+            "it."
+        )
+
+
+# Rows of the source, their points, and (row, key, reason) of the bad ones.
+_Encoded = tuple[np.ndarray, np.ndarray, list[tuple[int, str, str]]]
+
+
+class _Extraction:
     """Makes the tasks one after the other."""
 
     def __init__(
         self,
         work: Path,
         encoder: Encoder,
-        tokenize: Tokenize,
         options: Options,
-        listener: Listener | None,
+        listener: Callable[[Step], None] | None,
     ) -> None:
-        self.work, self.encoder, self.tokenize, self.options = work, encoder, tokenize, options
-        self.listener = listener
+        self.work, self.encoder, self.options, self.listener = work, encoder, options, listener
 
-    def from_pictures(self, source: Collection) -> Task:
-        made: dict[str, np.ndarray] = {}
+    def task(self, source: Source) -> Task:
+        """The task of a source, with its score before anything is learned."""
+        task = (
+            self._from_pictures(source)
+            if isinstance(source, Collection)
+            else self._from_features(source)
+        )
+        classes = task.kind == "classification"
+        sides = ("prototypes", "test_features") if classes else ("test_general", "test_specific")
+        general, specific = (np.asarray(task.arrays[side], np.float32) for side in sides)
+        known = task.arrays["test_labels" if classes else "test_pairs"]
+        score = top1 if classes else symmetric_recall
+        zero_shot = float(score(general, specific, known, K=self.encoder.K, block=BLOCK))
+        return dataclasses.replace(task, scores={"zero_shot": zero_shot})
+
+    def _from_pictures(self, source: Collection) -> Task:
+        arrays: dict[str, np.ndarray] = {}
         notes = dict(source.provenance)
         if source.kind == "classification":
-            made["prototypes"] = self._prototypes(source)
+            arrays["prototypes"] = self._prototypes(source)
         for which, split in (("train", source.train), ("test", source.test)):
-            shown = self._pictures(source, which, split)
-            if shown.bad:
-                notes[f"skipped_{which}"] = _skipped(shown.bad, len(split.pictures))
-            if source.kind == "classification":
-                assert split.labels is not None
-                made[f"{which}_features"] = shown.features
-                made[f"{which}_labels"] = split.labels[shown.rows]
+            encoded = self._pictures(source, which, split)
+            if encoded.bad:
+                _, key, reason = encoded.bad[0]
+                count = f"{len(encoded.bad)} of {len(split.pictures)} pictures"
+                notes[f"skipped_{which}"] = f"{count}, the first {key}: {reason}"
+            if split.labels is not None:
+                arrays[f"{which}_features"] = encoded.features
+                arrays[f"{which}_labels"] = split.labels[encoded.rows]
                 if which == "train":
-                    _refuse_empty(source, made["train_labels"])
+                    _refuse_empty(source, arrays["train_labels"])
             else:
-                texts = self._texts(source, which, split)
-                made |= _paired(which, split, shown, texts)
+                arrays |= _paired(which, split, encoded, self._texts(source, which, split))
             if which == "test" and self.options.thumbnails:
-                made |= self._thumbnails(split, shown.rows)
-        task = Task(
-            *(source.name, source.kind, "text", "image", made),
-            classes=distinct_names(source.classes),
-            provenance=notes,
-        )
-        return dataclasses.replace(task, scores={"zero_shot": self._zero_shot(task)})
+                arrays |= self._thumbnails(split, encoded.rows)
+        classes = distinct_names(source.classes)
+        kind, general, specific = source.kind, "text", "image"
+        return Task(source.name, kind, general, specific, arrays, classes, provenance=notes)
 
-    def from_features(self, source: FeatureCollection) -> Task:
+    def _from_features(self, source: FeatureCollection) -> Task:
         unknown = source.kind == "classification" and source.prototypes is None
         task = source.task(self._prototypes(source) if unknown else None)
         stored = {
             name: self._stored(source.name, name, values) if values.dtype.kind == "f" else values
             for name, values in task.arrays.items()
         }
-        task = dataclasses.replace(task, arrays=stored)
-        return dataclasses.replace(task, scores={"zero_shot": self._zero_shot(task)})
-
-    def _zero_shot(self, task: Task) -> float:
-        """The score before anything is learned."""
-        classes = task.kind == "classification"
-        sides = ("prototypes", "test_features") if classes else ("test_general", "test_specific")
-        general, specific = (np.asarray(task.arrays[side], np.float32) for side in sides)
-        known = task.arrays["test_labels" if classes else "test_pairs"]
-        score = top1 if classes else symmetric_recall
-        return float(score(general, specific, known, K=self.encoder.K, block=BLOCK))
-
-    def _shards(self, task: str, part: str, rows: int) -> Shards:
-        size = self.options.batch * self.options.shard
-        return Shards(self.work / "tasks" / task / part.replace(" ", "_"), rows, size)
+        return dataclasses.replace(task, arrays=stored)
 
     def _prototypes(self, source: Source) -> np.ndarray:
         """One point per class, in one shard: the mean needs all prompts of a class."""
-        shards = Shards(
-            self.work / "tasks" / source.name / "prototypes", len(source.classes), 2**31
-        )
-        done, started, fresh = shards.read(0), time.perf_counter(), 0
-        if done is None:
+
+        def encode(span: range) -> Iterator[_Encoded]:
             prompts = [p.replace("{}", name) for name in source.classes for p in source.prompts]
             classes = np.repeat(np.arange(len(source.classes), dtype=np.int32), len(source.prompts))
-            tokens = self.tokenize(prompts)
+            tokens = self.encoder.tokenize(prompts)
             _refuse_equal(source, tokens.reshape(len(source.classes), -1))
-            points = self.encoder.prototypes(tokens, classes)
-            features = self._stored(source.name, "prototypes", points)
-            done = Shard(features, np.arange(len(points)))
-            shards.write(0, done)
-            fresh = len(points)
-        seconds = time.perf_counter() - started
-        self._tell(source.name, "prototypes", len(done.rows), len(done.rows), fresh, seconds)
-        return np.asarray(done.features)
+            yield np.asarray(span), self.encoder.prototypes(tokens, classes), []
+
+        rows = len(source.classes)
+        return np.asarray(self._encode(source.name, "prototypes", rows, encode, rows).features)
 
     def _texts(self, source: Collection, which: str, split: Split) -> np.ndarray:
-        def make(span: range) -> Iterator[_Made]:
+        def encode(span: range) -> Iterator[_Encoded]:
             for start in span[:: self.options.batch]:
                 rows = range(start, min(span.stop, start + self.options.batch))
-                tokens = self.tokenize([split.captions[row] for row in rows])
+                tokens = self.encoder.tokenize([split.captions[row] for row in rows])
                 yield np.asarray(rows), self.encoder.encode_texts(tokens), []
 
-        return self._make(source.name, f"{which} texts", len(split.captions), make).features
+        return self._encode(source.name, f"{which} texts", len(split.captions), encode).features
 
     def _pictures(self, source: Collection, which: str, split: Split) -> Shard:
-        def make(span: range) -> Iterator[_Made]:
-            chosen = [split.pictures[row] for row in span]
+        options = self.options
+
+        def encode(span: range) -> Iterator[_Encoded]:
+            pictures = [split.pictures[row] for row in span]
             batches = read_batches(
-                chosen,
-                self.encoder.image_size,
-                source.fit,
-                self.options.batch,
-                workers=self.options.workers,
-                on_error=self.options.on_error,
-                upright=self.options.upright,
+                *(pictures, self.encoder.image_size, source.fit, options.batch),
+                workers=options.workers,
+                on_error=options.on_error,
+                upright=options.upright,
             )
             for rows, pixels, bad in batches:
                 points = self.encoder.encode_images(pixels) if len(rows) else np.zeros((0, 1))
-                told = [(span.start + row, chosen[row].key, reason) for row, reason in bad]
-                yield span.start + np.asarray(rows, np.int64), points, told
+                named = [(span.start + row, pictures[row].key, reason) for row, reason in bad]
+                yield span.start + np.asarray(rows, np.int64), points, named
 
-        found = self._make(source.name, f"{which} pictures", len(split.pictures), make)
-        if not len(found.rows):
+        whole = self._encode(source.name, f"{which} pictures", len(split.pictures), encode)
+        if not len(whole.rows):
             raise ExtractError(f"{source.name}: no {which} picture can be read.")
-        return found
+        return whole
 
-    def _make(
-        self, task: str, part: str, rows: int, make: Callable[[range], Iterator[_Made]]
+    def _encode(
+        self,
+        task: str,
+        part: str,
+        rows: int,
+        encode: Callable[[range], Iterator[_Encoded]],
+        shard_rows: int | None = None,
     ) -> Shard:
-        """All shards of a part, those that are finished from disk."""
-        shards = self._shards(task, part, rows)
+        """All shards of a part; finished ones are read from disk."""
+        size = shard_rows or self.options.batch * self.options.shard
+        shards = Shards(self.work / "tasks" / task / part.replace(" ", "_"), rows, size)
         started, fresh = time.perf_counter(), 0
+
+        def report(done: int) -> None:
+            if self.listener is not None:
+                seconds = time.perf_counter() - started
+                self.listener(Step(task, part, done, rows, fresh, seconds))
+
         for number in range(len(shards)):
             span = shards.span(number)
             if shards.read(number) is None:
-                kept, points, bad = [], [], []
-                for some, encoded, wrong in make(span):
+                good, points, bad = [], [], []
+                done = span.start
+                for some, encoded, wrong in encode(span):
                     bad += wrong
                     fresh += len(some) + len(wrong)
+                    done += len(some) + len(wrong)
                     if len(some):
-                        kept.append(some)
+                        good.append(some)
                         points.append(self._stored(task, part, encoded))
-                    seconds = time.perf_counter() - started
-                    done = span.start + sum(map(len, kept)) + len(bad)
-                    self._tell(task, part, done, rows, fresh, seconds)
-                shards.write(number, _joined(kept, points, bad, self.options.dtype))
-            self._tell(task, part, span.stop, rows, fresh, time.perf_counter() - started)
+                    report(done)
+                empty = Shard(np.zeros((0, 1), self.options.dtype), np.zeros(0, np.int64))
+                features = np.concatenate(points) if points else empty.features
+                known = np.concatenate(good) if good else empty.rows
+                shards.write(number, Shard(features, known, tuple(bad)))
+            report(span.stop)
         return shards.whole()
 
     def _stored(self, task: str, part: str, points: np.ndarray) -> np.ndarray:
@@ -280,29 +445,22 @@ class _Maker:
         return stored
 
     def _thumbnails(self, split: Split, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Small pictures of some test samples, evenly spread."""
-        from PIL import Image
-
+        """Small pictures of some test samples, evenly spaced."""
+        image = require("PIL.Image", "backbones")
         count = min(self.options.thumbnails, len(rows))
-        places = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
+        chosen = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
         files = []
-        chosen = [split.pictures[rows[place]] for place in places]
-        for _, pixels, _ in read_batches(chosen, 96, "squash", 16, upright=self.options.upright):
+        pictures = [split.pictures[rows[row]] for row in chosen]
+        for _, pixels, _ in read_batches(pictures, 96, "squash", 16, upright=self.options.upright):
             for picture in pixels:
                 file = io.BytesIO()
-                Image.fromarray(picture).save(file, "JPEG", quality=80)
+                image.fromarray(picture).save(file, "JPEG", quality=80)
                 files.append(np.frombuffer(file.getvalue(), np.uint8))
         return {
             "thumbnails": np.concatenate(files),
             "thumbnail_ends": np.cumsum([len(file) for file in files]),
-            "thumbnail_rows": places,
+            "thumbnail_rows": chosen,
         }
-
-    def _tell(
-        self, task: str, part: str, done: int, total: int, fresh: int, seconds: float
-    ) -> None:
-        if self.listener is not None:
-            self.listener(Step(task, part, done, total, fresh, seconds))
 
 
 def _refuse_equal(source: Source, tokens: np.ndarray) -> None:
@@ -322,32 +480,20 @@ def _refuse_empty(source: Collection, labels: np.ndarray) -> None:
     if missing.size:
         raise ExtractError(
             f"{source.name}: no training picture of the class {source.classes[missing[0]]!r} can "
-            "be read; mend them, or take the class out."
+            "be read; repair them, or remove the class."
         )
 
 
-def _joined(kept: list, points: list, bad: list, dtype: str) -> Shard:
-    if not kept:
-        return Shard(np.zeros((0, 1), dtype), np.zeros(0, np.int64), tuple(bad))
-    return Shard(np.concatenate(points), np.concatenate(kept), tuple(bad))
-
-
-def _skipped(bad: Sequence[tuple[int, str, str]], total: int) -> str:
-    """For the store's provenance."""
-    _, key, reason = bad[0]
-    return f"{len(bad)} of {total} pictures, the first {key}: {reason}"
-
-
-def _paired(which: str, split: Split, shown: Shard, texts: np.ndarray) -> dict[str, np.ndarray]:
-    """Arrays of a retrieval split; without pictures that were skipped, and their texts."""
+def _paired(which: str, split: Split, encoded: Shard, texts: np.ndarray) -> dict[str, np.ndarray]:
+    """Arrays of a retrieval split, without the bad pictures and their texts."""
     assert split.pairs is not None
-    place = np.full(len(split.pictures), -1, np.int64)
-    place[shown.rows] = np.arange(len(shown.rows))
-    pairs = np.stack([place[split.pairs[:, 0]], split.pairs[:, 1]], axis=1)
+    new_row = np.full(len(split.pictures), -1, np.int64)
+    new_row[encoded.rows] = np.arange(len(encoded.rows))
+    pairs = np.stack([new_row[split.pairs[:, 0]], split.pairs[:, 1]], axis=1)
     pairs = pairs[pairs[:, 0] >= 0]
     used, captions = np.unique(pairs[:, 1], return_inverse=True)
     return {
-        f"{which}_specific": shown.features,
+        f"{which}_specific": encoded.features,
         f"{which}_general": texts[used],
         f"{which}_pairs": np.stack([pairs[:, 0], captions], axis=1).astype(np.int32),
     }

@@ -1,8 +1,8 @@
-"""Rows of features made in shards: each is on disk, whole and checked, before the next begins.
+"""Rows of features in shards: each is on disk, with its checksum, before the next one is made.
 
-A shard is ``NNNNN.npy``, plain rows of features, and ``NNNNN.json``, which is written last: the
-rows of the source that it holds, what was wrong with the others, and the SHA-256 of the features. A
-shard without a valid pair of files counts as not made, so whatever a crash leaves is made anew.
+A shard is ``NNNNN.npy``, rows of features, and ``NNNNN.json``, which is written last: the rows of
+the source that it holds, the errors of the others, and the SHA-256 of the features. A shard without
+a valid pair of files is made again, so a crash costs at most one shard.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ class Shard:
 
     Attributes:
       features: ``(k, d)``.
-      rows: of the source, ``(k,)``; fewer than were asked for if some were bad.
-      bad: rows that could not be read, each with its key and the reason.
+      rows: of the source, ``(k,)``; without the bad ones.
+      bad: (row, key, reason) of the rows that could not be read.
     """
 
     features: np.ndarray
@@ -36,7 +36,7 @@ class Shards:
     """The shards of one array of features.
 
     Args:
-      folder: where they lie; made if it is not there.
+      folder: of their files; created if it does not exist.
       rows: of the source.
       size: rows of the source per shard.
     """
@@ -49,22 +49,22 @@ class Shards:
         return -(-self.rows // self.size)
 
     def span(self, number: int) -> range:
-        """Rows of the source that a shard is made of."""
+        """The rows of the source in a shard."""
         return range(number * self.size, min(self.rows, (number + 1) * self.size))
 
     def _files(self, number: int) -> tuple[Path, Path]:
-        return tuple(self.folder / f"{number:05d}{end}" for end in (".npy", ".json"))  # type: ignore[return-value]
+        return self.folder / f"{number:05d}.npy", self.folder / f"{number:05d}.json"
 
     def read(self, number: int) -> Shard | None:
-        """A finished shard; None if it is to be made."""
-        array, about = self._files(number)
+        """A finished shard; None if it is missing or damaged."""
+        array, note = self._files(number)
         try:
-            told: Any = json.loads(about.read_bytes())
-            if file_sha256(array) != told["sha256"]:
+            saved: Any = json.loads(note.read_bytes())
+            if file_sha256(array) != saved["sha256"]:
                 return None
             features = np.load(array, mmap_mode="r", allow_pickle=False)
-            rows = np.asarray(told["rows"], np.int64)
-            bad = tuple((int(row), str(key), str(reason)) for row, key, reason in told["bad"])
+            rows = np.asarray(saved["rows"], np.int64)
+            bad = tuple((int(row), str(key), str(reason)) for row, key, reason in saved["bad"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         span = self.span(number)
@@ -74,28 +74,33 @@ class Shards:
         return Shard(features, rows, bad)
 
     def write(self, number: int, shard: Shard) -> None:
-        """Puts a shard on disk."""
-        array, about = self._files(number)
-        about.unlink(missing_ok=True)
+        """Writes a shard to disk."""
+        array, note = self._files(number)
+        note.unlink(missing_ok=True)
         data = io.BytesIO()  # np.save to a file does not notice a full disk
         np.save(data, shard.features, allow_pickle=False)
         write_whole(array, data.getvalue())
-        told = {
+        saved = {
             "rows": shard.rows.tolist(),
             "bad": [list(entry) for entry in shard.bad],
             "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
         }
-        write_whole(about, json.dumps(told).encode())
+        write_whole(note, json.dumps(saved))
 
     def whole(self) -> Shard:
-        """All shards as one; every one must be finished."""
-        shards = [self.read(number) for number in range(len(self))]
-        missing = [number for number, shard in enumerate(shards) if shard is None]
-        if missing:
-            raise OSError(f"{self.folder}: shard {missing[0]} is not finished or damaged.")
-        found = [shard for shard in shards if shard is not None]
+        """All shards as one.
+
+        Raises:
+          OSError: if one is missing or damaged.
+        """
+        shards = []
+        for number in range(len(self)):
+            shard = self.read(number)
+            if shard is None:
+                raise OSError(f"{self.folder}: shard {number} is missing or damaged.")
+            shards.append(shard)
         return Shard(
-            np.concatenate([shard.features for shard in found]),
-            np.concatenate([shard.rows for shard in found]),
-            tuple(entry for shard in found for entry in shard.bad),
+            np.concatenate([shard.features for shard in shards]),
+            np.concatenate([shard.rows for shard in shards]),
+            tuple(entry for shard in shards for entry in shard.bad),
         )

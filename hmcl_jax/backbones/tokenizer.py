@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from hmcl_jax import _checks
+from hmcl_jax._extras import require
 
 VOCABULARY = 49408
 START, END = 49406, 49407
@@ -64,7 +65,7 @@ class Tokenizer:
     def __init__(self, context: int = 77) -> None:
         _checks.integer("context", context, 2)
         self.context = int(context)
-        _machinery()  # a missing package is named now, not at the first text
+        _pipeline()  # fails here, not at the first text, if a package is missing
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Token ids of every text.
@@ -107,7 +108,7 @@ def _check_text(row: int, text: Any) -> None:
 
 def _pieces(text: str) -> list[str]:
     """Words, digits and runs of other characters; their bytes in CLIP's alphabet."""
-    fix_text, split, _ = _machinery()
+    fix_text, split, _ = _pipeline()
     text = html.unescape(html.unescape(fix_text(text)))
     return [piece for piece, _ in split(" ".join(text.split()).lower())]
 
@@ -116,7 +117,7 @@ def _pieces(text: str) -> list[str]:
 def _ids(piece: str) -> tuple[int, ...]:
     if piece in SPECIAL:
         return (SPECIAL[piece],)
-    _, _, merge = _machinery()
+    _, _, merge = _pipeline()
     return tuple(token.id for token in merge(piece))
 
 
@@ -127,15 +128,11 @@ def _alphabet() -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _machinery() -> tuple[Any, Any, Any]:
+def _pipeline() -> tuple[Any, Any, Any]:
     """Functions that repair a text, split it into pieces, and merge a piece into tokens."""
-    try:
-        import ftfy
-        from tokenizers import Regex, models, pre_tokenizers
-    except ImportError as error:
-        raise ImportError(
-            f"Texts need the package {error.name!r}: pip install 'hmcl_jax[backbones]'"
-        ) from error
+    ftfy = require("ftfy", "backbones")
+    tokenizers = require("tokenizers", "backbones")
+    models, pre_tokenizers = tokenizers.models, tokenizers.pre_tokenizers
     with lzma.open(MERGES, "rt", encoding="utf8") as lines:
         merges = [(left, right) for left, right in map(str.split, lines)]
     alphabet = _alphabet()
@@ -147,7 +144,7 @@ def _machinery() -> tuple[Any, Any, Any]:
     )
     splitter = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), behavior="removed", invert=True),
+            pre_tokenizers.Split(tokenizers.Regex(PIECES), behavior="removed", invert=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -1,4 +1,4 @@
-"""Features as int8: half the size of float16, and what it costs.
+"""Features as int8: half the size of float16.
 
 A row is ``offset + scales[row] * codes[row]``, with codes from -127 to 127. The offset is the mean
 row of all arrays of one side of a task: points of one modality often share a large component, which
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmcl_jax.data.validation import StoreError
+from hmcl_jax.data.errors import StoreError
 
 GENERAL = ("prototypes", "tree_features", "train_general", "test_general")
 DTYPES = (np.int8, np.float32, np.float32)  # of the parts
@@ -43,17 +43,17 @@ def encode(values: np.ndarray, offset: np.ndarray) -> Encoded:
 
     Args:
       values: finite floats, shape ``(n, d)``.
-      offset: what is taken out of every row, float32, shape ``(d,)``.
+      offset: subtracted from every row, float32, shape ``(d,)``.
 
     Returns:
       Codes, scales and offset.
 
     Example:
       >>> import numpy as np
-      >>> found = encode(np.array([[1.0, 2.0], [3.0, 2.0]]), np.array([2, 2], np.float32))
-      >>> print(found.codes.tolist(), (found.scales * 127).round(3))
+      >>> encoded = encode(np.array([[1.0, 2.0], [3.0, 2.0]]), np.array([2, 2], np.float32))
+      >>> print(encoded.codes.tolist(), (encoded.scales * 127).round(3))
       [[-127, 0], [127, 0]] [1. 1.]
-      >>> print(decode(found, np.float32).round(6).tolist())
+      >>> print(decode(encoded, np.float32).round(6).tolist())
       [[1.0, 2.0], [3.0, 2.0]]
     """
     codes = np.empty(values.shape, np.int8)
@@ -70,9 +70,9 @@ def encode(values: np.ndarray, offset: np.ndarray) -> Encoded:
 def encode_features(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[Encoded, np.dtype]]:
     """The features among a task's arrays as int8, and the dtype of each.
 
-    Those that are not points at all (another shape, not finite) are left out: they stay plain, for
-    ``Store.validate`` to name their rows. ``Arrays({**arrays, **encode_features(arrays)})`` are the
-    arrays that the task will have when it is read.
+    Features of another shape or with non-finite rows stay plain, so that ``Store.validate`` can
+    name those rows. ``Arrays({**arrays, **encode_features(arrays)})`` are the arrays that the task
+    has after it was written and read.
 
     Args:
       arrays: of a task, by name, in the dtypes that they are stored in.
@@ -81,32 +81,32 @@ def encode_features(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[Encoded
     for name, x in arrays.items():
         if x.dtype.kind == "f" and x.ndim == 2 and x.size and np.isfinite(x).all():
             sides.setdefault((name in GENERAL, x.shape[1]), []).append(name)
-    found: dict[str, tuple[Encoded, np.dtype]] = {}
+    encoded: dict[str, tuple[Encoded, np.dtype]] = {}
     for names in sides.values():
         total = np.sum([arrays[name].sum(axis=0, dtype=np.float64) for name in names], axis=0)
         offset = (total / sum(len(arrays[name]) for name in names)).astype(np.float32)
-        found |= {name: (encode(arrays[name], offset), arrays[name].dtype) for name in names}
-    return found
+        encoded |= {name: (encode(arrays[name], offset), arrays[name].dtype) for name in names}
+    return encoded
 
 
 def decode(encoded: Encoded, dtype: np.dtype | type) -> np.ndarray:
-    """The array that is encoded, read-only.
+    """The inverse of :func:`encode`, up to rounding; read-only.
 
     Args:
-      encoded: as of :func:`encode`.
+      encoded: of :func:`encode`.
       dtype: of the result.
 
     Returns:
       An array of shape ``(n, d)``.
     """
     codes, scales, offset = encoded
-    found = np.empty(codes.shape, dtype)
+    values = np.empty(codes.shape, dtype)
     with np.errstate(over="ignore"):  # infinite entries are for validate() to name
         for start in range(0, len(codes), ROWS):
             part = slice(start, start + ROWS)
-            found[part] = offset + scales[part, None] * codes[part]
-    found.flags.writeable = False
-    return found
+            values[part] = offset + scales[part, None] * codes[part]
+    values.flags.writeable = False
+    return values
 
 
 def check_encoded(where: str, encoded: Encoded) -> None:
@@ -128,22 +128,22 @@ def check_encoded(where: str, encoded: Encoded) -> None:
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """Arrays by name; those that are encoded are decoded when first asked for, and kept."""
+    """Arrays by name; an encoded one is decoded at its first access, and kept."""
 
-    def __init__(self, found: Mapping[str, np.ndarray | tuple[Encoded, np.dtype]]) -> None:
-        self._found = dict(found)
+    def __init__(self, arrays: Mapping[str, np.ndarray | tuple[Encoded, np.dtype]]) -> None:
+        self._arrays = dict(arrays)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        found = self._found[name]
-        if isinstance(found, tuple):
-            found = self._found[name] = decode(*found)
-        return found
+        array = self._arrays[name]
+        if isinstance(array, tuple):
+            array = self._arrays[name] = decode(*array)
+        return array
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found
+        return name in self._arrays  # the inherited method would decode
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._arrays)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._arrays)

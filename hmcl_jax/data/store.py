@@ -33,16 +33,16 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.lib import format as npy
 
 from hmcl_jax import _files
 from hmcl_jax.data.encoding import Arrays, Encoded, check_encoded, encode_features
-from hmcl_jax.data.validation import (
+from hmcl_jax.data.errors import StoreError
+from hmcl_jax.data.store_checks import (
     INDICES,
-    StoreError,
     as_stored,
     check_manifest,
     check_numbers,
@@ -73,6 +73,7 @@ ARRAYS = {
 THUMBNAILS = ("thumbnails", "thumbnail_ends", "thumbnail_rows")
 TREE = ("tree_features",)
 OPTIONAL: tuple[set[str], ...] = (set(), {*THUMBNAILS}, {*TREE}, {*THUMBNAILS, *TREE})
+TASK_TEXTS = ("name", "kind", "general", "specific")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -89,7 +90,7 @@ class Task:
       classes: class names, in the order of the labels (empty for retrieval).
       tree: (child, parent) rows over class names and categories above them; may be empty.
       scores: measured figures, such as ``zero_shot``.
-      provenance: where the data is from, and its licence.
+      provenance: origin and licence of the data.
     """
 
     name: str
@@ -107,6 +108,30 @@ class Task:
         kind = "labels" if self.kind == "classification" else "pairs"
         return len(self.arrays[f"{split}_{kind}"])
 
+    def pairs(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The features of a split and the rows that belong together, for both kinds of tasks.
+
+        Args:
+          split: ``"train"`` or ``"test"``.
+
+        Returns:
+          Features of the general modality (class prototypes or captions), features of the specific
+          modality, and int32 rows (specific, general), shape ``(p, 2)``.
+
+        Example:
+          >>> from hmcl_jax.data.synthetic import synthetic_stream
+          >>> task = synthetic_stream(tasks=1, classes=4, train=32)["task1"]
+          >>> [array.shape for array in task.pairs("train")]
+          [(4, 64), (32, 64), (32, 2)]
+        """
+        arrays = self.arrays
+        if self.kind == "retrieval":
+            rows = np.asarray(arrays[f"{split}_pairs"], np.int32)
+            return arrays[f"{split}_general"], arrays[f"{split}_specific"], rows
+        labels = np.asarray(arrays[f"{split}_labels"], np.int32)
+        rows = np.stack([np.arange(len(labels), dtype=np.int32), labels], axis=1)
+        return arrays["prototypes"], arrays[f"{split}_features"], rows
+
     @property
     def tree_names(self) -> tuple[str, ...]:
         """All names in the class tree, sorted; the rows of ``tree_features``."""
@@ -114,12 +139,10 @@ class Task:
 
     def thumbnail(self, row: int) -> bytes | None:
         """The small picture of a test sample, a JPEG file, if there is one."""
-        found = np.flatnonzero(self.arrays.get("thumbnail_rows", np.zeros(0)) == row)
-        if not found.size:
+        places = np.flatnonzero(self.arrays.get("thumbnail_rows", np.zeros(0)) == row)
+        if not places.size:
             return None
-        start, end = (
-            int(self.arrays["thumbnail_ends"][i]) if i >= 0 else 0 for i in (found[0] - 1, found[0])
-        )
+        start, end = np.append(0, self.arrays["thumbnail_ends"])[places[0] : places[0] + 2]
         return self.arrays["thumbnails"][start:end].tobytes()
 
     @property
@@ -137,7 +160,7 @@ class Store:
 
     Attributes:
       name: of the stream.
-      backbone: what made the features.
+      backbone: of the features.
       K: squared radius of the hyperboloid.
       tau: temperature of the backbone's logits.
       dimension: d of the features.
@@ -186,34 +209,21 @@ class Store:
     def describe(self) -> str:
         """A table of the tasks: kind, sizes, classes, chance and measured scores."""
         measured = sorted({score for task in self.tasks for score in task.scores})
-        header = ["#", "task", "kind", "modalities", "train", "test", "ways", "chance", *measured]
-        rows = [header]
+        rows = [["#", "task", "kind", "modalities", "train", "test", "ways", "chance", *measured]]
         for index, task in enumerate(self.tasks, 1):
             ways = len(task.classes) or len(task.arrays["test_general"])
+            sides = f"{task.general} > {task.specific}"
+            sizes = [str(n) for n in (task.size("train"), task.size("test"), ways)]
             scores = [f"{task.scores[s]:.1%}" if s in task.scores else "" for s in measured]
-            rows.append(
-                [
-                    str(index),
-                    task.name,
-                    task.kind,
-                    f"{task.general} > {task.specific}",
-                    str(task.size("train")),
-                    str(task.size("test")),
-                    str(ways),
-                    f"{task.chance:.1%}",
-                    *scores,
-                ]
-            )
-        means = [
-            f"{np.mean([t.scores[s] for t in self.tasks if s in t.scores]):.1%}" for s in measured
-        ]
-        chance = f"{np.mean([task.chance for task in self.tasks]):.1%}"
-        rows.append(["", "mean", "", "", "", "", "", chance, *means])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        left = {1, 2, 3}
+            chance = f"{task.chance:.1%}"
+            rows.append([str(index), task.name, task.kind, sides, *sizes, chance, *scores])
+        columns = [[task.chance for task in self.tasks]]
+        columns += [[t.scores[s] for t in self.tasks if s in t.scores] for s in measured]
+        rows.append(["", "mean", *[""] * 5, *(f"{np.mean(column):.1%}" for column in columns)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in left else cell.rjust(width)
+                cell.ljust(width) if 1 <= i <= 3 else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
@@ -226,61 +236,59 @@ class Store:
         return "\n".join([title, rule, lines[0], rule, *lines[1:-1], rule, lines[-1]])
 
 
-def _digest(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()
+class StreamInfo(TypedDict):
+    """The properties of a stream that are not those of a task; see :func:`write_store`."""
+
+    name: str
+    backbone: str
+    K: float
+    tau: float
+    orders: NotRequired[Mapping[str, Sequence[str]] | None]
+    provenance: NotRequired[Mapping[str, str] | None]
 
 
 def write_store(
     path: str | os.PathLike[str],
     tasks: Sequence[Task],
     *,
-    name: str,
-    backbone: str,
-    K: float,
-    tau: float,
-    orders: Mapping[str, Sequence[str]] | None = None,
-    provenance: Mapping[str, str] | None = None,
     features: str | None = None,
+    **info: Unpack[StreamInfo],
 ) -> str:
-    """Writes a store; nothing is left behind if it fails, and nothing is overwritten.
+    """Writes a store; leaves nothing behind if it fails, and never overwrites anything.
 
     Args:
       path: a new directory, or a new file whose name ends in ``.zip``.
       tasks: in canonical order.
-      name: of the stream.
-      backbone: what made the features.
-      K: squared radius of the hyperboloid.
-      tau: temperature of the backbone's logits.
-      orders: other orders of the tasks, by name.
-      provenance: of the stream as a whole.
       features: None stores them as they are given, ``"int8"`` in half the size of float16 and less
         exactly, see :mod:`hmcl_jax.data.encoding`; they are read in the dtype given here. Decoded
         arrays are kept in memory, so this is for stores that fit there.
+      **info: ``name`` of the stream; ``backbone`` of the features; ``K``, squared radius of the
+        hyperboloid; ``tau``, temperature of the backbone's logits; optionally ``orders``, other
+        orders of the tasks by name, and ``provenance`` of the stream as a whole.
 
     Returns:
       The fingerprint of the store.
     """
-    path = Path(path)
+    path, orders = Path(path), info.get("orders") or {}
     if path.exists():
         raise StoreError(f"path = {str(path)!r} exists already; choose another or remove it.")
     if not tasks:
         raise StoreError("tasks must hold at least one task, got none.")
     if features not in (None, "int8"):
         raise StoreError(f"features must be None (as given) or 'int8', got {features!r}.")
-    check_numbers(K=K, tau=tau)
-    if "canonical" in (orders or {}):
+    check_numbers(K=info["K"], tau=info["tau"])
+    if "canonical" in orders:
         raise StoreError("orders must not name 'canonical': that is the order of the tasks.")
-    dimension = feature_dimension(tasks[0])
-    named = {"canonical": [task.name for task in tasks], **(orders or {})}
+    named = {"canonical": [task.name for task in tasks], **orders}
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
-        "name": name,
-        "backbone": backbone,
-        "K": float(K),
-        "tau": float(tau),
-        "dimension": dimension,
+        "name": info["name"],
+        "backbone": info["backbone"],
+        "K": float(info["K"]),
+        "tau": float(info["tau"]),
+        "dimension": feature_dimension(tasks[0]),
         "orders": {key: list(order) for key, order in named.items()},
-        "provenance": dict(provenance or {}),
+        "provenance": dict(info.get("provenance") or {}),
         "tasks": [],
     }
     with contextlib.ExitStack() as stack:
@@ -304,8 +312,8 @@ def write_store(
 
 
 def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
-    name_is_right = isinstance(task.name, str) and NAME.fullmatch(task.name)
-    if not name_is_right or task.name == MANIFEST:
+    well_formed = isinstance(task.name, str) and NAME.fullmatch(task.name)
+    if not well_formed or task.name == MANIFEST:
         raise StoreError(
             f"Task name {task.name!r} must be letters, digits, '_', '.' or '-', at most 64, "
             f"and not {MANIFEST}."
@@ -341,10 +349,7 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
         else:
             entries[array] = _save(f"{target}.npy", values)
     return {
-        "name": task.name,
-        "kind": task.kind,
-        "general": task.general,
-        "specific": task.specific,
+        **{field: getattr(task, field) for field in TASK_TEXTS},
         "classes": list(task.classes),
         "tree": [list(row) for row in task.tree],
         "scores": {key: float(value) for key, value in task.scores.items()},
@@ -376,12 +381,12 @@ def _pack(root: Path, manifest: Mapping[str, Any], target: Path) -> None:
             archive.writestr(info, (root / member).read_bytes())
 
 
-class _Files:
+class _Members:
     """Members of a store as read-only byte views of mapped files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.members: dict[str, tuple[int, int]] = {}
+        self.places: dict[str, tuple[int, int]] = {}
         self.mapped: np.ndarray | None = None
         if path.is_file():
             self.mapped = np.memmap(path, np.uint8, "r")
@@ -389,7 +394,7 @@ class _Files:
                 for info in archive.infolist():
                     if info.compress_type != zipfile.ZIP_STORED:
                         raise StoreError(f"{path}: member {info.filename!r} is compressed.")
-                    self.members[info.filename] = (info.header_offset, info.file_size)
+                    self.places[info.filename] = (info.header_offset, info.file_size)
         elif not path.is_dir():
             raise StoreError(f"There is no store at {str(path)!r}.")
 
@@ -400,9 +405,9 @@ class _Files:
             if size == 0 or (most is not None and size > most):
                 raise StoreError(f"{self.path}: {member} has {size} bytes.")
             return np.memmap(self.path / member, np.uint8, "r")
-        if member not in self.members:
+        if member not in self.places:
             raise StoreError(f"{self.path}: member {member} is missing.")
-        header, size = self.members[member]
+        header, size = self.places[member]
         names = self.mapped[header + 26 : header + 30].view("<u2")
         start = header + 30 + int(names[0]) + int(names[1])
         if (most is not None and size > most) or start + size > len(self.mapped):
@@ -415,7 +420,7 @@ def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
 
     Args:
       path: of a directory or a zip file that :func:`write_store` made.
-      verify: whether the checksum of every array is compared. The manifest's always is.
+      verify: compare the checksum of every array; the manifest's is always compared.
 
     Returns:
       The store.
@@ -425,23 +430,23 @@ def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
     """
     path = Path(path)
     try:
-        files = _Files(path)
-        manifest = json.loads(bytes(files.view(MANIFEST, LARGEST_MANIFEST)))
-        return _parse(files, manifest, verify)
+        members = _Members(path)
+        manifest = json.loads(bytes(members.view(MANIFEST, LARGEST_MANIFEST)))
+        return _parse(members, manifest, verify)
     except StoreError:
         raise
-    except Exception as error:  # whatever a damaged file provokes in json, zipfile or numpy
+    except Exception as error:  # damaged files cause many kinds of errors in json, zipfile, numpy
         reason = f"{type(error).__name__}: {error}"
         raise StoreError(f"{path} is not a readable store: {reason}") from error
 
 
-def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
-    if not isinstance(manifest, dict) or str(manifest.get("schema")) != str(SCHEMA):
-        found = manifest.get("schema") if isinstance(manifest, dict) else None
-        raise StoreError(f"{files.path}: schema must be {SCHEMA}, got {found!r}.")
+def _parse(members: _Members, manifest: Any, verify: bool) -> Store:
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if str(schema) != str(SCHEMA):
+        raise StoreError(f"{members.path}: schema must be {SCHEMA}, got {schema!r}.")
     fingerprint = _files.json_sha256(manifest)
     if manifest.get("sha256") != fingerprint:
-        raise StoreError(f"{files.path}: the manifest does not match its own checksum.")
+        raise StoreError(f"{members.path}: the manifest does not match its own checksum.")
     check_manifest(manifest)
     tasks = []
     for entry in manifest["tasks"]:
@@ -449,47 +454,33 @@ def _parse(files: _Files, manifest: Any, verify: bool) -> Store:
         known = kind in ARRAYS and NAME.fullmatch(name)
         whole = known and set(ARRAYS[kind]) <= set(entry["arrays"])
         if not whole or set(entry["arrays"]).difference(ARRAYS[kind]) not in OPTIONAL:
-            raise StoreError(f"{files.path}: task {name!r} is not of a known form.")
+            raise StoreError(f"{members.path}: task {name!r} is not of a known form.")
         arrays: Any = {
-            array: _read_entry(files, f"{name}/{array}", entry["arrays"][array], verify)
+            array: _read_entry(members, f"{name}/{array}", entry["arrays"][array], verify)
             for array in entry["arrays"]
         }
-        tasks.append(
-            Task(
-                name=name,
-                kind=kind,
-                general=entry["general"],
-                specific=entry["specific"],
-                arrays=Arrays(arrays),
-                classes=tuple(entry["classes"]),
-                tree=tuple((child, parent) for child, parent in entry["tree"]),
-                scores=dict(entry["scores"]),
-                provenance=dict(entry["provenance"]),
-            )
+        task = Task(
+            **{field: entry[field] for field in (*TASK_TEXTS, "scores", "provenance")},
+            arrays=Arrays(arrays),
+            classes=tuple(entry["classes"]),
+            tree=tuple((child, parent) for child, parent in entry["tree"]),
         )
+        tasks.append(task)
     names = [task.name for task in tasks]
     orders = {key: tuple(order) for key, order in manifest["orders"].items()}
     for key, order in orders.items():
         if sorted(order) != sorted(names):
-            raise StoreError(f"{files.path}: order {key!r} does not hold every task once.")
-    return Store(
-        name=manifest["name"],
-        backbone=manifest["backbone"],
-        K=manifest["K"],
-        tau=manifest["tau"],
-        dimension=manifest["dimension"],
-        tasks=tuple(tasks),
-        orders=orders,
-        fingerprint=fingerprint,
-        provenance=dict(manifest["provenance"]),
-    )
+            raise StoreError(f"{members.path}: order {key!r} does not hold every task once.")
+    same = ("name", "backbone", "K", "tau", "dimension", "provenance")
+    fields = {field: manifest[field] for field in same}
+    return Store(**fields, tasks=tuple(tasks), orders=orders, fingerprint=fingerprint)
 
 
-def _read_entry(files: _Files, member: str, entry: Mapping[str, Any], verify: bool) -> Any:
+def _read_entry(members: _Members, member: str, entry: Mapping[str, Any], verify: bool) -> Any:
     """A mapped array, or the mapped parts of an encoded one and its dtype."""
     if "encoding" not in entry:
-        return _read_array(files, f"{member}.npy", entry, verify)
-    where, array = f"{files.path}: {member}", member.split("/")[1]
+        return _read_array(members, f"{member}.npy", entry, verify)
+    where, array = f"{members.path}: {member}", member.split("/")[1]
     if entry["encoding"] != "int8" or array in (*INDICES, "thumbnails"):
         raise StoreError(
             f"{where} has the encoding {str(entry['encoding'])[:40]!r}; known is 'int8', for "
@@ -498,32 +489,35 @@ def _read_entry(files: _Files, member: str, entry: Mapping[str, Any], verify: bo
     if entry["dtype"] not in ("<f2", "<f4"):
         raise StoreError(f"{where} must decode to <f2 or <f4, got {str(entry['dtype'])[:40]!r}.")
     parts = [
-        _read_array(files, f"{member}.{part}.npy", entry[part], verify) for part in Encoded._fields
+        _read_array(members, f"{member}.{part}.npy", entry[part], verify)
+        for part in Encoded._fields
     ]
     encoded = Encoded(*parts)
     check_encoded(where, encoded)
     return encoded, np.dtype(entry["dtype"])
 
 
-def _read_array(files: _Files, member: str, entry: Mapping[str, Any], verify: bool) -> np.ndarray:
-    data = files.view(member)
-    if verify and _digest(data.data) != entry["sha256"]:
-        raise StoreError(f"{files.path}: {member} does not match its checksum.")
+def _read_array(
+    members: _Members, member: str, entry: Mapping[str, Any], verify: bool
+) -> np.ndarray:
+    data = members.view(member)
+    if verify and hashlib.sha256(data.data).hexdigest() != entry["sha256"]:
+        raise StoreError(f"{members.path}: {member} does not match its checksum.")
     header = memoryview(data[:4096].tobytes())
     if bytes(header[:8]) != b"\x93NUMPY\x01\x00":
-        raise StoreError(f"{files.path}: {member} is not a .npy file of version 1.0.")
+        raise StoreError(f"{members.path}: {member} is not a .npy file of version 1.0.")
     offset = 10 + int.from_bytes(header[8:10], "little")
     expected = np.dtype(entry["dtype"])
     shape = tuple(entry["shape"])
     if expected.hasobject or any(not isinstance(n, int) or n < 0 for n in shape):
-        raise StoreError(f"{files.path}: {member} has no plain shape and dtype.")
+        raise StoreError(f"{members.path}: {member} has no plain shape and dtype.")
     described = npy.dtype_to_descr(expected)
     text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     if bytes(header[10:offset]).decode("latin1").strip() != text:
-        raise StoreError(f"{files.path}: {member} is not {described} of shape {shape}.")
+        raise StoreError(f"{members.path}: {member} is not {described} of shape {shape}.")
     size = expected.itemsize * int(np.prod(shape, dtype=object))
     if len(data) != offset + size:
         raise StoreError(
-            f"{files.path}: {member} has {len(data)} bytes instead of {offset + size}; truncated?"
+            f"{members.path}: {member} has {len(data)} bytes instead of {offset + size}; truncated?"
         )
     return data[offset:].view(expected).reshape(shape)

@@ -68,8 +68,8 @@ def make_tree(
 
     Classes may be leaves or inner nodes. A name with two parents is refused, because the measures
     are those of a tree: in a graph a node has several depths and two classes several lowest common
-    ancestors. WordNet is such a graph; :func:`hmcl_jax.data.wordnet.synset_tree` chooses one parent
-    for each of its nodes.
+    ancestors. WordNet is such a graph; :func:`hmcl_jax.data.class_trees.synset_tree` chooses one
+    parent for each of its nodes.
 
     Args:
       rows: (child, parent) names, as in ``Task.tree``; a repeated row counts once.

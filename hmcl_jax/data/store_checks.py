@@ -1,9 +1,11 @@
-"""What must hold of a store; every complaint names the task, the array and the row."""
+"""Checks of a store; every error names the task, the array and the row."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hmcl_jax.data.errors import StoreError
 
 if TYPE_CHECKING:
     from hmcl_jax.data.store import Task
@@ -12,10 +14,6 @@ INDICES = (
     *("train_labels", "test_labels", "train_pairs", "test_pairs"),
     *("thumbnail_ends", "thumbnail_rows"),
 )
-
-
-class StoreError(ValueError):
-    """A store that is missing, damaged or inconsistent; the message names what and where."""
 
 
 def check_numbers(**named: Any) -> None:
@@ -119,13 +117,7 @@ def _validate_labels(where: str, task: "Task", split: str) -> None:
         raise StoreError(
             f"{where}: {split}_labels must have shape ({len(features)},), got {labels.shape}."
         )
-    bad = (labels < 0) | (labels >= len(task.classes))
-    if bad.any():
-        row = int(bad.argmax())
-        raise StoreError(
-            f"{where}: {split}_labels row {row} is {labels[row]}, "
-            f"outside of [0, {len(task.classes)})."
-        )
+    _check_range(f"{where}: {split}_labels", labels, len(task.classes))
 
 
 def _validate_pairs(where: str, task: "Task", split: str) -> None:
@@ -134,13 +126,7 @@ def _validate_pairs(where: str, task: "Task", split: str) -> None:
         raise StoreError(f"{where}: {split}_pairs must have shape (p, 2), got {pairs.shape}.")
     for column, side in enumerate(("specific", "general")):
         count = len(task.arrays[f"{split}_{side}"])
-        bad = (pairs[:, column] < 0) | (pairs[:, column] >= count)
-        if bad.any():
-            row = int(bad.argmax())
-            raise StoreError(
-                f"{where}: {split}_pairs row {row} points to {side} {pairs[row, column]}, "
-                f"outside of [0, {count})."
-            )
+        _check_range(f"{where}: {split}_pairs, {side}", pairs[:, column], count)
         unpaired = np.setdiff1d(np.arange(count), pairs[:, column])
         if unpaired.size:
             raise StoreError(f"{where}: {split}_{side} row {unpaired[0]} is in no pair.")
@@ -160,12 +146,14 @@ def _validate_thumbnails(where: str, task: "Task") -> None:
         raise StoreError(f"{where}: thumbnail_ends must grow up to {len(data)}, got {ends[-1]}.")
     one = task.kind == "classification"
     samples = task.arrays["test_features" if one else "test_specific"]
-    bad = (rows < 0) | (rows >= len(samples))
+    _check_range(f"{where}: thumbnail_rows", rows, len(samples))
+
+
+def _check_range(where: str, values: np.ndarray, count: int) -> None:
+    bad = (values < 0) | (values >= count)
     if bad.any():
         row = int(bad.argmax())
-        raise StoreError(
-            f"{where}: thumbnail_rows row {row} is {rows[row]}, outside of [0, {len(samples)})."
-        )
+        raise StoreError(f"{where} row {row} is {values[row]}, outside of [0, {count}).")
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -195,10 +183,8 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
         "The manifest",
         manifest,
         {
-            "name": text,
-            "backbone": text,
-            "K": positive,
-            "tau": positive,
+            **dict.fromkeys(("name", "backbone"), text),
+            **dict.fromkeys(("K", "tau"), positive),
             "dimension": lambda x: positive(x) and isinstance(x, int),
             "orders": lambda x: mapping(x, strings),
             "provenance": lambda x: mapping(x, text),
@@ -217,10 +203,7 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             f"Task {str(entry.get('name'))[:40]!r} in the manifest",
             entry,
             {
-                "name": text,
-                "kind": text,
-                "general": text,
-                "specific": text,
+                **dict.fromkeys(("name", "kind", "general", "specific"), text),
                 "classes": strings,
                 "tree": lambda x: (
                     isinstance(x, list) and all(strings(row) and len(row) == 2 for row in x)

@@ -17,7 +17,7 @@ SCALARS = ("curv", "logit_scale", "textual_alpha", "visual_alpha")
 PIXELS = ("pixel_mean", "pixel_std")
 DROPPED = ("textual.attn_mask",)  # causal; the tower makes its own
 
-LETTERS = {
+SIZE_LETTERS = {
     "w": "image_width",
     "h": "image_hidden",
     "n": "positions",
@@ -121,11 +121,11 @@ def _rows(image_layers: int, text_layers: int) -> Iterator[tuple[str, tuple[str,
 
 def _axes(shape: str) -> list[tuple[int, str]]:
     """The axes of a shape, each a factor and a size; the size may be empty."""
-    found = []
+    axes = []
     for axis in shape.split():
-        factor = axis.rstrip("".join(LETTERS))
-        found.append((int(factor or 1), LETTERS.get(axis[len(factor) :], "")))
-    return found
+        factor = axis.rstrip("".join(SIZE_LETTERS))
+        axes.append((int(factor or 1), SIZE_LETTERS.get(axis[len(factor) :], "")))
+    return axes
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -144,9 +144,9 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         layers.append(1 + max((int(m[1]) for m in map(pattern.match, shapes) if m), default=0))
     votes: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for key, (shape, _) in _rows(*layers):
-        axes, found = _axes(shape), shapes.get(key, ())
-        if len(axes) == len(found):
-            for (factor, name), size in zip(axes, found, strict=True):
+        axes, actual = _axes(shape), shapes.get(key, ())
+        if len(axes) == len(actual):
+            for (factor, name), size in zip(axes, actual, strict=True):
                 if name and size and size % factor == 0:
                     votes[name][size // factor] += 1
     sizes = {name: counted.most_common(1)[0][0] for name, counted in votes.items()}
@@ -155,14 +155,14 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
 
 def published_shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ...]]:
     """The tensors of a whole checkpoint, by published name; None where a size is not known."""
-    found: dict[str, tuple[int | None, ...]] = dict.fromkeys(SCALARS, ())
-    found |= dict.fromkeys(PIXELS, (3, 1, 1))
+    shapes: dict[str, tuple[int | None, ...]] = dict.fromkeys(SCALARS, ())
+    shapes |= dict.fromkeys(PIXELS, (3, 1, 1))
     for key, (shape, _) in _rows(sizes["image_layers"], sizes["text_layers"]):
-        found[key] = tuple(
+        shapes[key] = tuple(
             factor * sizes[name] if name in sizes else (None if name else factor)
             for factor, name in _axes(shape)
         )
-    return found
+    return shapes
 
 
 def our_names(sizes: Sizes) -> dict[str, str]:
@@ -173,11 +173,11 @@ def our_names(sizes: Sizes) -> dict[str, str]:
 def our_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The arrays of a converted model, by our names."""
     known = dataclasses.asdict(sizes)
-    found = {}
+    shapes = {}
     for _, (shape, ours) in _rows(sizes.image_layers, sizes.text_layers):
         published = (factor * known.get(name, 1) for factor, name in _axes(shape))
-        found[ours] = _our_shape(ours, tuple(published))
-    return found
+        shapes[ours] = _our_shape(ours, tuple(published))
+    return shapes
 
 
 def _our_shape(ours: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
-"""What a collection says of itself: collection.toml, class names, prompt templates.
+"""The files in which a collection describes itself: collection.toml, class names, templates.
 
 All of it is optional::
 
     name = "birds"                    # of the task
-    layout = "folders"                # instead of finding it out
+    layout = "folders"                # if several layouts are possible
     classes = ["barn owl", "wren"]    # or classnames.txt, a name on each line
     prompts = ["a photo of a {}."]
     fit = "crop"                      # or "squash"
@@ -11,7 +11,7 @@ All of it is optional::
     splits = { train = "train[:90%]", test = "val" }
     provenance = { source = "counted by hand" }
 
-Arrays of features (:func:`hmcl_jax.data.features.read_features`) also take ``general``,
+Arrays of features (:func:`hmcl_jax.data.feature_arrays.read_features`) also take ``general``,
 ``specific``, ``space``, ``norm`` and ``K``, and have no ``splits``.
 """
 
@@ -21,8 +21,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmcl_jax.data.collection import IngestError, check_text, shown
-from hmcl_jax.data.folder import Folder
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.folder import Folder, check_text, first_few
 from hmcl_jax.data.store import NAME
 
 FILE = "collection.toml"
@@ -30,11 +30,14 @@ CLASS_FILES = ("classnames.txt", "classes.txt")
 TEMPLATES = "zeroshot_classification_templates.txt"
 FITS = ("crop", "squash")
 PLAIN_PROMPTS = ("a photo of a {}.",)
+COMMON = ("name", "layout", "classes", "prompts", "fit", "licence", "provenance")
+FOR_PICTURES = (*COMMON, "splits")
+FOR_FEATURES = (*COMMON, "general", "specific", "space", "norm", "K")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What collection.toml states; None where it is silent."""
+    """The content of a collection.toml; None for what it does not state."""
 
     name: str | None = None
     layout: str | None = None
@@ -50,49 +53,36 @@ class Settings:
     norm: float | None = None
     K: float | None = None
 
-    def about(self) -> dict[str, str]:
+    def origin(self) -> dict[str, str]:
         """Provenance and licence."""
         licence = {} if self.licence is None else {"licence": self.licence}
         return {**self.provenance, **licence}
 
-    def refuse_others(self, folder: Folder, keys: Sequence[str]) -> None:
-        """Refuses what is stated, but is no matter of such a collection."""
-        names = [field.name for field in dataclasses.fields(self)]
-        stated = [name for name in names if getattr(self, name) not in (None, {})]
-        _refuse(f"{folder.path / FILE}", [name for name in stated if name not in keys], keys)
 
-
-COMMON = ("name", "layout", "classes", "prompts", "fit", "licence", "provenance")
-FOR_PICTURES = (*COMMON, "splits")
-FOR_FEATURES = (*COMMON, "general", "specific", "space", "norm", "K")
-
-
-def read_settings(folder: Folder) -> Settings:
-    """Reads a collection.toml, if there is one.
+def read_settings(
+    folder: Folder, known: Sequence[str] = (*FOR_PICTURES, *FOR_FEATURES)
+) -> Settings:
+    """Reads the collection.toml of a folder, if there is one.
 
     Args:
       folder: of the collection.
+      known: the keys that may be stated.
 
     Returns:
-      What it states.
+      Its content.
     """
-    if FILE not in folder.listing().known_files:
+    if FILE not in folder.listing().files:
         return Settings()
-    where = f"{folder.path / FILE}"
+    where, text = f"{folder.path / FILE}", folder.read_text(FILE)
     try:
-        stated = tomllib.loads(folder.read_text(FILE))
+        stated = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, IngestError):
-            raise
         raise IngestError(f"{where} is not TOML: {str(error)[:200]}.") from None
-    _refuse(where, [key for key in stated if key not in (*FOR_PICTURES, *FOR_FEATURES)])
-    return Settings(**{key: _checked(f"{where}: {key}", key, stated[key]) for key in stated})
-
-
-def _refuse(where: str, unknown: Sequence[str], known: Sequence[str] = FOR_PICTURES) -> None:
+    unknown = [repr(key) for key in stated if key not in known]
     if unknown:
-        names = shown([repr(key) for key in unknown])
-        raise IngestError(f"{where} has unknown keys: {names}; known are {', '.join(known)}.")
+        names = ", ".join(dict.fromkeys(known))
+        raise IngestError(f"{where} has unknown keys: {first_few(unknown)}; known are {names}.")
+    return Settings(**{key: _checked(f"{where}: {key}", key, stated[key]) for key in stated})
 
 
 def _checked(where: str, key: str, value: Any) -> Any:
@@ -115,52 +105,45 @@ def _checked(where: str, key: str, value: Any) -> Any:
 
 
 def positive(where: str, value: Any) -> float:
-    """A positive number."""
-    right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not right or not 0 < value < math.inf:
+    """A positive number as a float."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf or value > 1e300:
         raise IngestError(f"{where} must be a positive number, got {str(value)[:40]!r}.")
-    try:
-        return float(value)
-    except OverflowError:
-        raise IngestError(f"{where} must be a float, got {str(value)[:40]} ....") from None
+    return float(value)
 
 
 def check_name(folder: Folder, name: str | None, settings: Settings) -> str:
-    """The collection's name: as told, as it says itself, or its folder's."""
-    found = name or settings.name or folder.path.resolve().name
-    if not NAME.fullmatch(found):
+    """The collection's name: the given one, the stated one, or its folder's."""
+    name = name or settings.name or folder.path.resolve().name
+    if not NAME.fullmatch(name):
         raise IngestError(
-            f"{folder.path}: name {found[:80]!r} must be letters, digits, '_', '.' or '-', at most "
+            f"{folder.path}: name {name[:80]!r} must be letters, digits, '_', '.' or '-', at most "
             f"64; choose one with name=... or in {FILE}."
         )
-    return found
+    return name
 
 
 def stated_classes(folder: Folder, settings: Settings) -> tuple[str, ...] | None:
     """Class names from collection.toml or a text file; None if there are none."""
-    found: dict[str, tuple[str, ...]] = {}
-    if settings.classes is not None:
-        found[FILE] = settings.classes
+    stated = {} if settings.classes is None else {FILE: settings.classes}
     for file in CLASS_FILES:
-        if file in folder.listing().known_files:
-            lines = folder.read_lines(file)
+        if file in folder.listing().files:
             where = f"{folder.path / file} line"
-            found[file] = tuple(check_text(f"{where} {i}", line) for i, line in enumerate(lines, 1))
-            if not lines:
-                raise IngestError(f"{folder.path / file} is empty; it needs a name on each line.")
-    if len(set(found.values())) > 1:
-        raise IngestError(f"{folder.path}: {' and '.join(found)} state different classes.")
-    return next(iter(found.values()), None)
+            lines = enumerate(folder.read_lines(file), 1)
+            stated[file] = tuple(check_text(f"{where} {number}", line) for number, line in lines)
+    if len(set(stated.values())) > 1:
+        raise IngestError(f"{folder.path}: {' and '.join(stated)} state different classes.")
+    return next(iter(stated.values()), None)
 
 
 def choose_prompts(
     folder: Folder, settings: Settings, prompts: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Prompt templates: as told, as stated, from the templates file, or a plain one."""
+    """Prompt templates: the given ones, the stated ones, the templates file, or a plain one."""
     where = "prompts"
     if prompts is None and settings.prompts is not None:
         where, prompts = f"{folder.path / FILE}: prompts", settings.prompts
-    if prompts is None and TEMPLATES in folder.listing().known_files:
+    if prompts is None and TEMPLATES in folder.listing().files:
         where = f"{folder.path / TEMPLATES}"
         prompts = [line.replace("{c}", "{}") for line in folder.read_lines(TEMPLATES)]
     if prompts is None:
@@ -177,8 +160,8 @@ def choose_prompts(
 
 
 def choose_fit(folder: Folder, settings: Settings, fit: str | None, kind: str) -> str:
-    """How pictures become square: as told, as stated, or as both protocols do it."""
-    found = fit or settings.fit or ("crop" if kind == "classification" else "squash")
-    if found not in FITS:
-        raise IngestError(f"{folder.path}: fit must be one of {', '.join(FITS)}, got {found!r}.")
-    return found
+    """How pictures become square: as given, as stated, or as both protocols do it."""
+    fit = fit or settings.fit or ("crop" if kind == "classification" else "squash")
+    if fit not in FITS:
+        raise IngestError(f"{folder.path}: fit must be one of {', '.join(FITS)}, got {fit!r}.")
+    return fit
