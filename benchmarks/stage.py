@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual import Method, MethodState, TrainConfig
+from hmcl_jax.continual.feed import training_pairs
 from hmcl_jax.continual.fit import Fitted, Fitter
 from hmcl_jax.continual.method import Heads, TaskEnd, TaskInfo
-from hmcl_jax.continual.pairs import training_pairs
 from hmcl_jax.data.store import Task
 from hmcl_jax.head import identity_head
 

@@ -200,7 +200,7 @@ class Runs:
     def case(self, chance: random.Random, victim: Path) -> None:
         from run_directories import IDENTITY
 
-        from hmcl_jax.continual.checkpoint import check_neighbours, open_run
+        from hmcl_jax.continual.run_directory import check_neighbours, open_run
 
         shutil.copytree(self.whole, victim / "hmcl")
         file = victim / "hmcl" / "run.json"
@@ -283,8 +283,9 @@ class Records:
         saved.heads(2)
 
     def case(self, chance: random.Random, victim: Path, unharmed: bool = False) -> None:
-        from hmcl_jax._files import json_sha256
         from hmcl_jax.continual.history import pack, unpack
+
+        from hmcl_jax._files import json_sha256
 
         shutil.copytree(self.whole, victim)
         file = victim / "hmcl_mr" / "steps" / "2" / "_CHECKPOINT_METADATA"

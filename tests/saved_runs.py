@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from hmcl_jax.continual.checkpoint import open_run
+from hmcl_jax.continual.run_directory import open_run
 
 
 def identity(store, method, seeds):

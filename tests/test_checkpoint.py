@@ -25,7 +25,8 @@ from run_directories import (
 )
 
 import hmcl_jax
-from hmcl_jax.continual.checkpoint import RunError, open_run
+from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.run_directory import open_run
 
 
 @pytest.fixture

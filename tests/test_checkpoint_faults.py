@@ -14,7 +14,7 @@ import pytest
 from run_directories import abstract, assert_same, output, python, refused, resumed, saved
 
 from hmcl_jax._files import json_sha256
-from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.errors import RunError
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_full_disk_is_named(path, monkeypatch, wrapped):
 LIMITED = """
 import resource, sys
 import numpy as np
-from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.errors import RunError
 from run_directories import assert_same, begun
 
 small = {f"W{i}": np.ones((64, 64)) for i in range(30)}

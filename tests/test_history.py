@@ -6,11 +6,11 @@ import zlib
 
 import numpy as np
 import pytest
+from hmcl_jax.continual.history import check_entry, pack, unpack
 
 from hmcl_jax.continual import RunError, Schedule, TrainConfig, run_stream
 from hmcl_jax.continual import history as module
-from hmcl_jax.continual.checkpoint import open_run, read_identity, read_note
-from hmcl_jax.continual.history import check_entry, pack, unpack
+from hmcl_jax.continual.run_directory import open_run, read_identity, read_note
 from hmcl_jax.data.synthetic import synthetic_stream
 
 

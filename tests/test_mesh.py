@@ -17,10 +17,10 @@ from orbax.checkpoint import v1 as ocp
 from hmcl_jax.continual import ConfigError, TrainConfig, run_stream, run_sweep
 from hmcl_jax.continual import mesh as mesh_module
 from hmcl_jax.continual.config import Schedule
+from hmcl_jax.continual.distributed import start_processes
 from hmcl_jax.continual.fit import Fitter
 from hmcl_jax.continual.method import TaskInfo
 from hmcl_jax.continual.methods import make_method
-from hmcl_jax.continual.processes import start_processes
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 

@@ -10,7 +10,7 @@ import pytest
 
 import hmcl_jax
 from hmcl_jax.continual import Schedule, TrainConfig, read_runs, run_stream
-from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.evaluation import measure_task
 

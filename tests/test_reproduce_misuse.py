@@ -94,7 +94,7 @@ def test_what_is_not_as_in_the_configs_stands_on_the_page(
         assert "Not the paper" not in read(tmp_path / "plain", ending).__str__()
     changed = ["--seeds", "42,123", "--set", "train.batch=64", "--method-file", mine]
     call(monkeypatch, *options, tmp_path / "out", *changed)
-    code = METHODS["halved"].make("halved", METHODS["halved"].settings).code
+    code = METHODS["halved"].method.code
     settings = "Not the paper's settings: --set train.batch=64 --seeds 42,123."
     assert settings in read(tmp_path / "out")["about"]["lead"]
     for text in (read(tmp_path / "out", "md"), read(tmp_path / "out", "html")):

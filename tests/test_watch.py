@@ -11,10 +11,10 @@ import pytest
 import hmcl_jax
 from hmcl_jax.continual import TrainConfig, run_stream
 from hmcl_jax.continual.config import Schedule
+from hmcl_jax.continual.feed import training_pairs
 from hmcl_jax.continual.fit import Fitter
 from hmcl_jax.continual.method import TaskEnd, TaskInfo
 from hmcl_jax.continual.methods import make_method
-from hmcl_jax.continual.pairs import training_pairs
 from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=3, dimension=12, seed=3)
