@@ -94,7 +94,7 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
     assert said == [
         "poisoned: seed 5 stopped on task 'task2', in epoch 1: the gradient of text was not "
         "finite; lower the learning rate (train.classification.learning_rate). The other seeds "
-        "go on."
+        "keep training."
     ]
     (stopped,) = found.stopped
     assert (stopped.place, stopped.seed, stopped.task, stopped.epoch) == (1, 5, "task2", 1)

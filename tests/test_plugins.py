@@ -109,7 +109,7 @@ def test_an_interrupt_is_no_fault_of_the_file(tmp_path):
 
 def test_settings_that_the_method_refuses(tmp_path):
     load_methods(write(tmp_path, FILE))
-    with pytest.raises(AssertionError, match="share is too large"):
+    with pytest.raises(ConfigError, match=r"methods\.still: .*share is too large"):
         make_method("still", {"share": 2.0})
 
 

@@ -8,6 +8,12 @@ import numpy as np
 import pytest
 import quadprog
 import scipy.optimize
+from task_ends import CONFIG, TAU, K, flat, heads, one, spec, task_end
+
+from hmcl_jax import apply_head, objective
+from hmcl_jax.continual import make_method
+from hmcl_jax.continual.method import MethodState
+from hmcl_jax.continual.methods import gem
 from hmcl_jax.continual.methods.replay_memory import (
     empty_memory,
     memory_losses,
@@ -15,12 +21,6 @@ from hmcl_jax.continual.methods.replay_memory import (
     remember,
     task_weights,
 )
-from task_ends import CONFIG, TAU, K, flat, heads, one, spec, task_end
-
-from hmcl_jax import apply_head, objective
-from hmcl_jax.continual import make_method
-from hmcl_jax.continual.method import MethodState
-from hmcl_jax.continual.methods import gem
 
 # The memory
 

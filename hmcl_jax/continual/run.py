@@ -42,6 +42,7 @@ from hmcl_jax.evaluation import is_complete
 
 CHECKPOINT_SCHEMA = 3
 LAYOUT = ("seed_axis", "device_memory", "mesh")  # how seeds are laid out and fed
+SHOWN_EVERY = 2.0  # seconds between events about epochs
 Listener = Callable[["Event"], None]
 
 
@@ -50,8 +51,8 @@ class Event:
     """What happens during a run, for those who show it.
 
     Attributes:
-      kind: ``"method"`` (begins), ``"task"`` (begins), ``"epoch"``, ``"scores"`` (task done) or
-        ``"done"``.
+      kind: ``"method"`` (begins), ``"task"`` (begins), ``"epoch"`` (of a task that takes long),
+        ``"scores"`` (task done) or ``"done"``.
       method: its name.
       task: the task's name.
       number: of the task, or of the epochs done.
@@ -283,11 +284,14 @@ class MethodRun:
 
     def _learn_task(self, index: int) -> dict[str, Any]:
         """Learns a task and scores all that were seen; returns the record of it."""
-        start = time.perf_counter()
+        start = told = time.perf_counter()
         task, name = self.tasks[index], self.method.name
 
         def on_epoch(done: int, epochs: int) -> None:
-            self.stream.tell(Event("epoch", name, task.name, done, epochs))
+            nonlocal told
+            if time.perf_counter() - told > SHOWN_EVERY:
+                told = time.perf_counter()
+                self.stream.tell(Event("epoch", name, task.name, done, epochs))
 
         before = len(self.carried.stopped)
         self.carried, learned = learn_task(

@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -83,16 +84,14 @@ def open_run(
     with contextlib.ExitStack() as stack:
         in_first(lambda: stack.enter_context(_lock(root)))
         in_first(lambda: _claim(root, asked, resume))
-        checkpointer = in_all(lambda: _checkpointer(root / STEPS))
-        stack.callback(checkpointer.close)
-        yield RunDirectory(root, checkpointer)
+        yield RunDirectory(root)
 
 
 class RunDirectory:
     """One open run directory; see :func:`open_run`."""
 
-    def __init__(self, root: Path, checkpointer: Any) -> None:
-        self.root, self._checkpointer = root, checkpointer
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
     def save(self, finished: int, state: Any, record: Mapping[str, Any]) -> None:
         """Saves the end of a task; returns when it is on disk.
@@ -116,11 +115,10 @@ class RunDirectory:
             try:
                 if jax.process_index() == 0:
                     _write_record(task_file(self.root, finished), record)
-                with _quiet_orbax():
+                with _orbax() as ocp:
                     # A step that is there already was found to be damaged.
-                    self._checkpointer.save(
-                        finished, stored, force=True, overwrite=True, custom_metadata=note
-                    )
+                    step = self.root / STEPS / str(finished)
+                    ocp.save(step, stored, overwrite=True, custom_metadata=note)
             except Exception as error:
                 raise RunError(
                     f"Task {finished} could not be saved in {self.root}: {_reason(error)}. The "
@@ -250,6 +248,8 @@ def _claim(root: Path, asked: dict[str, Any], resume: bool) -> None:
             f"path = {str(root)!r} holds a run already; resume it with --resume, "
             "or choose another directory with --out."
         )
+    for cut_off in (root / STEPS).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(cut_off)
     if different := diff_identities(read_identity(root), asked):
         raise RunError(
             f"path = {str(root)!r} holds another run: {'; '.join(different)}. "
@@ -354,11 +354,9 @@ def read_step(root: Path, finished: int) -> dict[str, np.ndarray]:
     Raises:
       RunError: if it is damaged.
     """
-    from orbax.checkpoint import v1 as ocp  # type: ignore[import-untyped, unused-ignore]
-
     step = root / STEPS / str(finished)
     try:
-        with _quiet_orbax():
+        with _orbax() as ocp:
             note = ocp.metadata(step).custom_metadata
             leaves = note["leaves"]
             blank = {name: np.zeros(x["shape"], x["dtype"]) for name, x in leaves.items()}
@@ -376,23 +374,17 @@ def read_step(root: Path, finished: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _checkpointer(steps: Path) -> Any:
-    from orbax.checkpoint import v1 as ocp
-
-    return ocp.training.Checkpointer(
-        steps, cleanup_tmp_directories=True, lightweight_initialize=True
-    )
-
-
 @contextlib.contextmanager
-def _quiet_orbax() -> Iterator[None]:
-    """Its log repeats what the exceptions say."""
+def _orbax() -> Iterator[Any]:
+    """Orbax, imported here because that takes a second; its log repeats what exceptions say."""
+    from orbax.checkpoint import v1 as ocp  # type: ignore[import-untyped, unused-ignore]
+
     logs = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [log.level for log in logs]
     try:
         for log in logs:
             log.setLevel(logging.CRITICAL)
-        yield
+        yield ocp
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)

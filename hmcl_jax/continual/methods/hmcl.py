@@ -206,7 +206,7 @@ def _begin_task(opt_state: Any, heads: Heads, protection: Protection | None) -> 
     return tuple(system if isinstance(part, KeptSystem) else part for part in opt_state)
 
 
-_end_task = jax.jit(end_task)
+_end_task, _update_moments = jax.jit(end_task), jax.jit(update_moments)
 
 
 def empty_moments(heads: Heads) -> MethodState:
@@ -231,12 +231,8 @@ def add_moments(state: MethodState, data: TaskData) -> MethodState:
             # Padded to few shapes, so that few programs are compiled.
             missing = _padded(len(rows)) - len(rows)
             rows = np.pad(np.asarray(rows), ((0, missing), (0, 0)))
-            moments = update_moments(
-                moments,
-                {modality: rows},
-                data.spec.K,
-                {modality: np.pad(counts, (0, missing)).astype(np.int32)},
-            )
+            counts = np.pad(counts, (0, missing)).astype(np.int32)
+            moments = _update_moments(moments, {modality: rows}, data.spec.K, {modality: counts})
     return state._replace(shared=_end_task(moments))
 
 

@@ -149,8 +149,9 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     method = from_mapping(METHODS[base].method, table, f"methods.{name}")
     try:
         method.check()
-    except ConfigError as error:
-        raise ConfigError(f"methods.{name}: {error}") from None
+    except Exception as error:  # a user's method may check with `assert`
+        what = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+        raise ConfigError(f"methods.{name}: {what}{error}") from error
     return dataclasses.replace(method, name=name, train=train)
 
 
