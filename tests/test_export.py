@@ -20,11 +20,7 @@ from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=2, classes=4, dimension=8, train=40, test=8, retrieval_every=2)
 CONFIG = TrainConfig(batch=32, classification=Schedule(1, 0.02), retrieval=Schedule(1, 0.02))
-FEEDS = {
-    "resident": {"seed_axis": "vmap"},
-    "streamed": {"device_memory": 1e-3, "seed_axis": "map"},
-    "minibatch": {"step": "minibatch", "seed_axis": "vmap"},
-}
+FEEDS = {"resident": {}, "streamed": {"device_memory": 1e-3}, "minibatch": {"step": "minibatch"}}
 ALWAYS = [("hmcl_rotation", "resident"), ("vanilla", "streamed"), ("gem", "resident")]
 CASES = [
     pytest.param(m, f, marks=[] if (m, f) in ALWAYS else pytest.mark.slow)
@@ -35,7 +31,9 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "feed"), CASES)
 def test_programs_export_for_other_platforms(name, feed, monkeypatch):
-    config = dataclasses.replace(CONFIG, **FEEDS[feed])
+    # A batch of decompositions may come to a halt on a CPU; only "auto" there is one by one.
+    seed_axis = "map" if name in ("gem", "hmcl_rotation") else "vmap"
+    config = dataclasses.replace(CONFIG, seed_axis=seed_axis, **FEEDS[feed])
     programs, carried = RecordingPrograms(config), Carried()
     calls = programs.calls
     begin = hmcl._begin_task
@@ -55,5 +53,7 @@ def test_programs_export_for_other_platforms(name, feed, monkeypatch):
         known[called, id(program), str(shapes)] = program, shapes
     assert len(known) >= (2 if feed == "minibatch" else 4)
     for program, shapes in known.values():
-        exported = jax.export.export(program, platforms=["cuda", "tpu"])(*shapes)
+        # GEM solves in float64; the TPU's decomposition of that asks JAX for it.
+        with jax.enable_x64(name == "gem"):
+            exported = jax.export.export(program, platforms=["cuda", "tpu"])(*shapes)
         assert exported.platforms == ("cuda", "tpu")
