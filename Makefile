@@ -38,7 +38,7 @@ coverage: $(STAMP)  ## lines of the package that the default suite runs; fails b
 	$(BIN)/python -m pip install --quiet 'coverage>=7.10' 'pytest-cov>=7'
 	$(QUICKLY) $(BIN)/python -m pytest $(SPREAD) -m 'not slow' --cov
 
-BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers faults long_stream
+BENCHMARKS ?= fit_task objective projection decomposition seeds scaling startup imagenet_task towers long_stream
 bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
 	set -e; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --short; done

@@ -4,7 +4,7 @@
     python benchmarks/fit_task.py --minibatches 1252 --repeats 5     # the whole stage; 2.6 GB
     python benchmarks/fit_task.py --short
 
-One epoch with one optimizer step, in the shape of the paper's ImageNet stage: d = 512, 1,000
+One epoch with one optimizer step, from the start of a task to its end, in the shape of the paper's ImageNet stage: d = 512, 1,000
 classes, minibatches of 1024, two modalities with 32 protected directions each. The real stage has
 1,252 minibatches per step; fewer make the correction weigh more. All methods take turns, vanilla
 twice: the ratio of the two says how large the noise is. A correction is small beside the noise, so
@@ -57,11 +57,11 @@ def main() -> None:
         settings = {} if name == "vanilla" else {"variance": 1e-6, "min_rank": RANK}
         stage = Stage(make_method(name, settings), config, DIM).seen(old)
         opt_state = stage.begin(task)
-        fits[side] = lambda stage=stage, opt_state=opt_state: stage.fit(task, opt_state)
+        fits[side] = lambda stage=stage: stage.learn(task)
         if name != "vanilla":
             begins[side] = lambda stage=stage: stage.begin(task)
             variant = name.removeprefix("hmcl_")
-            corrections[side] = correction(variant, opt_state, stage.params)
+            corrections[side] = correction(variant, opt_state, stage.carried.heads)
             ranks[side] = optax.tree.get(opt_state, "protection").rank["image"].item()
     assert set(ranks.values()) == {RANK}, ranks
     alone = per_call(corrections, max(10, arguments.repeats))

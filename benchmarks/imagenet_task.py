@@ -15,16 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from timing import peak_mib, print_json, print_table
 
-from hmcl_jax.continual import Schedule, TrainConfig, make_method
-from hmcl_jax.continual.fit import Fitter
-from hmcl_jax.continual.method import TaskInfo
+from hmcl_jax.continual import Carried, Schedule, Setting, TrainConfig, learn_task, make_method
 from hmcl_jax.data.store import Task
-from hmcl_jax.head import identity_head
 
 
 def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:
@@ -74,14 +69,9 @@ def measure(arguments: argparse.Namespace) -> None:
     task = make_features(arguments.folder, arguments.samples, arguments.classes, 512)
     config = TrainConfig(classification=Schedule(1, 5e-4), device_memory=arguments.device_memory)
     method = make_method(arguments.method)
-    params = {m: jnp.asarray(identity_head(512))[None] for m in ("image", "text")}
-    info = TaskInfo("classification", "text", "image", True, 10.0, 0.07)
-    state = method.init(params)
-    opt_state = jax.vmap(method.transform(config, info).init)(params)
-    opt_state = method.begin_task(opt_state, state, params, info)
+    setting = Setting(10.0, 0.07, (42,), config)
     start = time.perf_counter()
-    fitted = Fitter(method, config)(params, opt_state, state, task, info, [42], 0)
-    losses = np.asarray(fitted.losses)
+    losses = learn_task(method, Carried(), [(task, 0)], setting)[1].losses
     seconds = time.perf_counter() - start
     rate = arguments.samples / seconds
     print_table(

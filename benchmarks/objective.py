@@ -30,9 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 from timing import claim, interleave, print_json, print_table, undisturbed
 
-from hmcl_jax.continual import TrainConfig, make_method
-from hmcl_jax.continual.gradients import sum_gradients
-from hmcl_jax.continual.method import MethodState, TaskInfo
+from hmcl_jax.continual import TrainConfig
+from hmcl_jax.continual.feed import Rows
+from hmcl_jax.continual.gradients import Objective
+from hmcl_jax.continual.method import MethodState, TaskSpec
 
 K, TAU, KAPPA, WEIGHT = 10.0, 0.07, 0.1, 0.2
 
@@ -69,8 +70,8 @@ def make_problem(classes: int | None, batch: int, dim: int, minibatches: int) ->
 def ours(problem: Problem) -> Callable[[], Any]:
     """What :mod:`hmcl_jax.continual.gradients` does in an epoch."""
     config = TrainConfig(batch=problem.batch, kappa=KAPPA, entailment_weight=WEIGHT)
-    info = TaskInfo(problem.kind, "text", "image", False, K, TAU, config)
-    method, state = make_method("vanilla"), MethodState((), ())
+    spec = TaskSpec(problem.kind, "text", "image", False, K, TAU, problem.batch, config)
+    state = MethodState((), ())
     general, specific, labels = map(
         jnp.asarray, (problem.general, problem.specific, problem.labels)
     )
@@ -82,9 +83,9 @@ def ours(problem: Problem) -> Callable[[], Any]:
             at = number * problem.batch + jnp.arange(problem.batch, dtype=jnp.int32)
             chosen = labels[at]
             rows = general[chosen] if problem.kind == "retrieval" else jnp.zeros(())
-            return rows, specific[at], chosen, jnp.ones(problem.batch, bool), number
+            return Rows(rows, specific[at], chosen, jnp.ones(problem.batch, bool), number)
 
-        return sum_gradients(method, info, heads, state, general, fetch, count)
+        return Objective(spec, fetch, general, None, state).sum(heads, 0, count)
 
     count = jnp.int32(problem.minibatches)
     return lambda: gradients(heads, general, specific, labels, count)

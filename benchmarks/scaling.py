@@ -50,7 +50,9 @@ def along_stream(places: list[int], config: TrainConfig, repeats: int, short: bo
                 stage = stage.seen(task) if short else stage.learned(task)
             times = interleave(sides, repeats)
             for number, (held, _) in before.items():
-                carried = sum(x.nbytes for x in jax.tree.leaves((held.params, held.state)))
+                carried = sum(
+                    x.nbytes for x in jax.tree.leaves((held.carried.heads, held.carried.state))
+                )
                 found = ratio(times, str(number), str(places[0]))
                 row = {"method": name, "rule": rule, "task": number, "rank": ranks[number]}
                 row |= {"seconds": median(times[str(number)]), **found}
@@ -61,7 +63,7 @@ def along_stream(places: list[int], config: TrainConfig, repeats: int, short: bo
 
 def _all(stage: Stage, task: object) -> object:
     after = stage.learned(task)
-    return after.params, after.state
+    return after.carried.heads, after.carried.state
 
 
 def point(sizes: dict[str, int], epochs: int, repeats: int) -> dict:

@@ -23,14 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from timing import claim, interleave, median, print_json, print_table, ratio, shown
 
-from hmcl_jax.continual import TrainConfig, make_method
-from hmcl_jax.continual.fit import Fitter
-from hmcl_jax.continual.method import TaskInfo
+from hmcl_jax.continual import Carried, Setting, TrainConfig, learn_task, make_method
+from hmcl_jax.continual.programs import Programs
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.head import identity_head
 
 AXES = ("vmap", "map", "loop", "runs")
 
@@ -48,16 +45,15 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
     task = store.tasks[0]
     config = TrainConfig(batch=256, seed_axis="auto" if axis == "runs" else axis)
     method = make_method(method_name)
-    info = TaskInfo(kind, task.general, task.specific, False, store.K, store.tau)
+    programs = Programs(config)
     at_once = 1 if axis == "runs" else seeds
-    head = jnp.repeat(identity_head(512)[None], at_once, axis=0)
-    params = {"image": head, "text": head}
-    state = method.init(params)
-    opt_state = jax.vmap(method.transform(config, info).init)(params)
-    fitter = Fitter(method, config)
-
-    chosen = [list(range(first, first + at_once)) for first in range(0, seeds, at_once)]
-    return lambda: [fitter(params, opt_state, state, task, info, some, 0) for some in chosen]
+    settings = [
+        Setting(store.K, store.tau, tuple(range(first, first + at_once)), config)
+        for first in range(0, seeds, at_once)
+    ]
+    return lambda: [
+        learn_task(method, Carried(), [(task, 0)], setting, programs) for setting in settings
+    ]
 
 
 def whole_runs(method: str, seeds: list[int]) -> dict[str, float]:

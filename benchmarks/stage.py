@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hmcl_jax.continual import Method, MethodState, TrainConfig
-from hmcl_jax.continual.fit import Fitted, Fitter
-from hmcl_jax.continual.method import Heads, TaskEnd, TaskInfo
-from hmcl_jax.continual.pairs import training_pairs
+from hmcl_jax.continual import Carried, Learned, Method, Setting, TrainConfig, learn_task
+from hmcl_jax.continual.learner import initial_opt_state, task_data
+from hmcl_jax.continual.programs import Programs
 from hmcl_jax.data.store import Task
 from hmcl_jax.head import identity_head
 
@@ -30,52 +28,35 @@ class Stage:
     """A method between two tasks, with the heads and the state that it has there."""
 
     def __init__(self, method: Method, config: TrainConfig, dim: int, seeds: int = 1) -> None:
-        self.method, self.config, self.seeds = method, config, tuple(range(seeds))
+        self.method, self.programs = method, Programs(config)
+        self.setting = Setting(10.0, 0.07, tuple(range(seeds)), config)
         head = jnp.repeat(identity_head(dim)[None], seeds, axis=0)
-        self.params: Heads = {"image": head, "text": head}
-        self.state: MethodState = method.init(self.params)
-        self.place = 0
-        self.fitter = Fitter(method, config)
+        heads = {"image": head, "text": head}
+        self.carried, self.index = Carried(heads, None, method.init(heads)), 0
 
-    def at(self, params: Heads, state: MethodState, place: int) -> "Stage":
+    def at(self, carried: Carried, index: int) -> "Stage":
         """The same method, with the same programs, elsewhere in its stream."""
         other = object.__new__(Stage)
-        other.__dict__.update(self.__dict__, params=params, state=state, place=place)
+        other.__dict__.update(self.__dict__, carried=carried, index=index)
         return other
-
-    def info(self, task: Task) -> TaskInfo:
-        sides = (task.kind, task.general, task.specific)
-        return TaskInfo(*sides, self.place == 0, 10.0, 0.07, self.config)
 
     def begin(self, task: Task) -> Any:
         """The optimizer state that the task begins with: protection and anchor."""
-        info = self.info(task)
-        fresh = jax.vmap(self.method.transform(self.config, info).init)(self.params)
-        return self.method.begin_task(fresh, self.state, self.params, info)
+        spec = self.setting.spec(task, self.index)
+        fresh = initial_opt_state(self.method, self.carried, spec, self.programs)
+        return self.method.begin_task(fresh, self.carried.state, self.carried.heads, spec)
 
-    def fit(self, task: Task, opt_state: Any) -> Fitted:
-        """Learns the task."""
-        about = (task, self.info(task), self.seeds, self.place)
-        return self.fitter(self.params, opt_state, self.state, *about)
-
-    def end(self, task: Task, params: Heads) -> MethodState:
-        """The state after the task."""
-        data = training_pairs(task)
-        features = {task.general: data.general, task.specific: data.specific}
-        counts = {
-            task.general: np.bincount(data.pairs[:, 1], minlength=len(data.general)),
-            task.specific: np.bincount(data.pairs[:, 0], minlength=len(data.specific)),
-        }
-        sides = (data.pairs, data.general, data.specific)
-        about = TaskEnd(self.info(task), features, counts, *sides, self.seeds, self.place)
-        return self.method.end_task(self.state, params, about)
+    def learn(self, task: Task) -> tuple[Carried, Learned]:
+        """All that a run does between two evaluations."""
+        about = ([(task, self.index)], self.setting, self.programs)
+        return learn_task(self.method, self.carried, *about)
 
     def seen(self, task: Task) -> "Stage":
         """The stage after a task of which only the features were seen; the heads stay."""
-        return self.at(self.params, self.end(task, self.params), self.place + 1)
+        data = task_data(task, self.setting.spec(task, self.index), self.setting.seeds, self.index)
+        state = self.method.end_task(self.carried.state, self.carried.heads, data)
+        return self.at(self.carried._replace(state=state), self.index + 1)
 
     def learned(self, task: Task) -> "Stage":
-        """The stage after a task: all that a run does between two evaluations."""
-        fitted = self.fit(task, self.begin(task))
-        state = self.end(task, fitted.params)
-        return self.at(fitted.params, state, self.place + 1)
+        """The stage after a task."""
+        return self.at(self.learn(task)[0], self.index + 1)

@@ -19,8 +19,8 @@ from run_stream import add_no_cache, open_stream, split
 
 from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.cache import keep_programs
-from hmcl_jax.continual.checkpoint import RUN, read_identity
-from hmcl_jax.continual.saved import run_names
+from hmcl_jax.continual.run_directory import RUN, read_identity
+from hmcl_jax.continual.run_reader import run_names
 from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store

@@ -51,7 +51,7 @@ from sweeps import (
 )
 
 from hmcl_jax.continual import ConfigError, make_method
-from hmcl_jax.continual.asked import check_order
+from hmcl_jax.continual.experiment import check_order
 from hmcl_jax.data.store import Task
 from hmcl_jax.report.canvas import pyplot
 from hmcl_jax.report.figures import Budget, draw_budget
@@ -156,7 +156,7 @@ def rows_of(
     found: dict[int, tuple[str, Mapping[str, Any]]] = {}
     rows = {row: table for row, table in settings.items() if table.get("method", row) == method}
     for row, table in (rows or {method: {}}).items():
-        memory = make_method(row, table).settings.memory
+        memory = make_method(row, table).memory
         if memory:
             found.setdefault(memory * tasks if method == "ewc" else memory, (row, table))
     return found or {PAIRS[-1]: (method, {})}

@@ -25,10 +25,10 @@ from rich.console import Console
 
 from hmcl_jax.continual import ConfigError, RunError, run_stream
 from hmcl_jax.continual.cache import CompileTime, keep_programs
+from hmcl_jax.continual.distributed import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.methods import list_methods
 from hmcl_jax.continual.plugins import GROUP, load_methods, load_plugin
-from hmcl_jax.continual.processes import in_all, in_first, is_first, start_processes
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import EMBEDDED

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from saved_runs import heads_of, save_run
 
-from hmcl_jax.continual.guard import Stopped
+from hmcl_jax.continual.health import Stopped
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream

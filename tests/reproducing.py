@@ -17,27 +17,24 @@ SMALL = {"scale": 1e-3, "dim": 8, "most_classes": 4}
 FEW = ("coco", "flickr30k")
 MINE = """
 import dataclasses
-from hmcl_jax.continual.method import Method
+from hmcl_jax.continual import Method
 from hmcl_jax.continual.methods import Entry
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Halved(Method):
     share: float = 0.5
 
-def make(name, settings):
-    def combine(gradients, params, state, minibatches, info):
-        return {m: settings.share * g for m, g in gradients[0].items()}
-    return Method(name, settings, combine=combine)
+    def combine(self, gradients, heads, state, num_minibatches, spec):
+        return {m: self.share * g for m, g in gradients[0].items()}
 
-METHODS = {"halved": Entry(Settings(), make, "half the gradient", "0", "-")}
+METHODS = {"halved": Entry(Halved(), "half the gradient", "0", "-")}
 """
 BROKEN = """
-def make_broken(name, settings):
-    def combine(gradients, params, state, minibatches, info):
+class Broken(Halved):
+    def combine(self, gradients, heads, state, num_minibatches, spec):
         raise ValueError("so it is")
-    return Method(name, settings, combine=combine)
 
-METHODS["broken"] = Entry(Settings(), make_broken, "fails", "0", "-")
+METHODS["broken"] = Entry(Broken(), "fails", "0", "-")
 """
 
 

@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from hmcl_jax.continual.checkpoint import open_run
+from hmcl_jax.continual.run_directory import open_run
 
 
 def identity(store, method, seeds):
     return {
-        "checkpoint_schema": 2,
+        "checkpoint_schema": 3,
         "store": {"name": store.name, "fingerprint": store.fingerprint},
         "method": method,
         "settings": {},
@@ -23,10 +23,9 @@ def save_run(out, store, method, seeds, heads, stopped=()):
     """A run with one step for each of `heads`, and some other state; `stopped` from the last."""
     with open_run(out / method, identity(store, method, seeds), resume=False) as run:
         for finished, params in enumerate(heads, 1):
-            state = {"params": params, "state": {"moments": np.ones((3, 3), np.float32)}}
+            state = {"heads": params, "state": {"moments": np.ones((3, 3), np.float32)}}
             known = stopped if finished == len(heads) else ()
-            record = {"history": [], "stopped": [dataclasses.asdict(one) for one in known]}
-            run.save(finished, state, record)
+            run.save(finished, state, {"stopped": [dataclasses.asdict(one) for one in known]})
 
 
 def heads_of(store, seeds, finished, rng):

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual import TrainConfig
-from hmcl_jax.continual.method import TaskEnd, TaskInfo
+from hmcl_jax.continual.method import TaskData, TaskSpec
 
 DIM, K, TAU = 6, 10.0, 0.3
 CONFIG = TrainConfig(kappa=0.1, entailment_weight=0.2)
 
 
-def info(kind="classification", first=False, general="text", specific="image"):
-    return TaskInfo(kind, general, specific, first, K, TAU, CONFIG)
+def spec(kind="classification", first=False, general="text", specific="image"):
+    return TaskSpec(kind, general, specific, first, K, TAU, 64, CONFIG)
 
 
 def task_end(rng, place, count=40, seeds=(3, 8), specific="image"):
@@ -22,8 +22,8 @@ def task_end(rng, place, count=40, seeds=(3, 8), specific="image"):
     pairs = np.stack([np.arange(count), rng.integers(0, 5, count)], axis=1)
     counts = {"text": np.bincount(pairs[:, 1], minlength=5), specific: np.ones(count, int)}
     shown = {"text": general, specific: features}
-    about = info(first=place == 0, specific=specific)
-    return TaskEnd(about, shown, counts, pairs, general, features, seeds, place)
+    about = spec(first=place == 0, specific=specific)
+    return TaskData(about, shown, counts, pairs, general, features, seeds, place)
 
 
 def heads(rng, seeds=2, modalities=("image", "text"), dtype=jnp.float32):

@@ -12,7 +12,7 @@ from saved_runs import heads_of, save_run
 
 from hmcl_jax._files import without_nan
 from hmcl_jax.continual import RunError, read_runs
-from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.evaluation import hierarchy_scores, measure_drift
 from hmcl_jax.report import write_results
 from hmcl_jax.report.analysis import analyse, compared_with

@@ -1,17 +1,15 @@
 """Baselines without replay, and C-FLAT, each against a plain version of what it claims to be."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from task_ends import CONFIG, DIM, TAU, K, flat, heads, info, one, task_end
+from task_ends import DIM, TAU, K, flat, heads, one, spec, task_end
 
 import hmcl_jax
 from hmcl_jax import apply_head, lorentz, objective
 from hmcl_jax.continual import make_method
-from hmcl_jax.continual.method import Batch, MethodState
+from hmcl_jax.continual.method import MethodState, Minibatch
 from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
 
 # EWC
@@ -22,8 +20,7 @@ from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
     "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
 )
 def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
-    settings = ewc.EwcSettings(coefficient=0.3, memory=16, mode=mode, fisher=fisher, decay=0.5)
-    method = ewc.make("ewc", settings)
+    method = ewc.Ewc(coefficient=0.3, memory=16, mode=mode, fisher=fisher, decay=0.5)
     start = heads(rng)
     state = method.init(start)
     kept = []  # Fishers and anchors of all tasks, stored one by one
@@ -50,11 +47,11 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
             one(params, seed),
             MethodState((), one(state.own, seed)),
             jnp.asarray(4),
-            info(),
+            spec(),
         )
         np.testing.assert_allclose(flat(found), 4 * flat(one(expected, seed)), rtol=2e-4, atol=1e-6)
         assert np.abs(flat(found)).max() > 0
-    assert (np.asarray(method.log(state, None)["penalty / loss gradient"]) > 0).all()
+    assert (np.asarray(method.task_metrics(state, None, {})["penalty / loss gradient"]) > 0).all()
 
 
 def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
@@ -63,7 +60,7 @@ def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
     params = heads(rng, modalities=("audio", "image", "text"))
     state = method.end_task(method.init(params), params, task_end(rng, 0))
     zero = jax.tree.map(jnp.zeros_like, one(params))
-    about = info(specific="audio")
+    about = spec(specific="audio")
 
     @jax.jit
     def penalty(W):
@@ -81,8 +78,7 @@ def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
     "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
 )
 def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
-    settings = ewc.EwcSettings(memory=128, fisher=fisher, reduction=reduction)
-    method = ewc.make("ewc", settings)
+    method = ewc.Ewc(memory=128, fisher=fisher, reduction=reduction)
     params = heads(rng, 1, dtype=jnp.float64)
     end = task_end(rng, 0, count=100, seeds=(5,))
     found = method.end_task(method.init(params), params, end).own["fisher"]
@@ -120,7 +116,7 @@ def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
 
 def test_cflat_goes_through_its_four_gradients(rng):
     method = make_method("cflat", {"rho": 0.2, "coefficient": 0.3})
-    assert (method.stages(info(first=True)), method.stages(info())) == (1, 4)
+    assert [len(method.probes(about)) for about in (spec(first=True), spec())] == [1, 4]
     A = rng.normal(size=(DIM * (DIM + 1) * 2,) * 2)
     params = one(heads(rng))
     sizes = {m: W.shape for m, W in params.items()}
@@ -135,10 +131,10 @@ def test_cflat_goes_through_its_four_gradients(rng):
         }
 
     gradients = ()
-    for _ in range(4):
-        at = method.point(params, gradients, MethodState((), ()))
+    for probe in method.probes(spec()):
+        at = probe(params, gradients, MethodState((), ()))
         gradients = (*gradients, tree(gradient(flat(at))))
-    found = flat(method.combine(gradients, params, MethodState((), ()), jnp.asarray(1), info()))
+    found = flat(method.combine(gradients, params, MethodState((), ()), jnp.asarray(1), spec()))
 
     theta = flat(params)
     g0 = gradient(theta)
@@ -151,8 +147,7 @@ def test_cflat_goes_through_its_four_gradients(rng):
 
 @pytest.mark.parametrize(("place", "slots"), [(0, 4), (1, 4), (4, 4), (1, 0)])
 def test_cflat_distils_similarities(rng, place, slots):
-    settings = cflat.CflatSettings(power=0.7, memory=slots, beside=3)
-    method = cflat.make("cflat", settings)
+    method = cflat.Cflat(power=0.7, memory=slots, beside=3)
     params = heads(rng)
     state = method.end_task(method.init(params), params, task_end(rng, 0))
     now = one(jax.tree.map(lambda W: W + 0.3 * rng.normal(size=W.shape).astype(W.dtype), params))
@@ -160,8 +155,8 @@ def test_cflat_distils_similarities(rng, place, slots):
     points = [apply_head(now[m], z, K) for m, z in (("text", general), ("image", specific))]
     valid = jnp.array([True, True, False])
     own = MethodState((), one(state.own))
-    batch = Batch(general, specific, *points, valid, now, jnp.int32(place))
-    found = float(method.term(own, batch, info()))
+    batch = Minibatch(general, specific, *points, valid, now, jnp.int32(place))
+    found = float(method.extra_loss(own, batch, spec()))
 
     assert ("memory" in state.own) == bool(slots)
     memory = {"text": (), "image": ()}
@@ -187,15 +182,14 @@ def test_cflat_distils_similarities(rng, place, slots):
     off = ~np.eye(len(p["now"]), dtype=bool)
     expected = -(p["past"][off] * np.log(p["now"][off])).sum() / len(p["now"]) * 0.7
     assert found == pytest.approx(expected, rel=1e-4)
-    assert float(method.term(own, batch, info(first=True))) == 0
+    assert float(method.extra_loss(own, batch, spec(first=True))) == 0
 
 
 # DNS
 
 
 def test_dns_keeps_old_products_at_full_rank(x64, rng):
-    settings = dns.DnsSettings(lambda_min=1e-9, left_tolerance=1e-9)
-    method = dns.make("dns", settings)
+    method = dns.Dns(lambda_min=1e-9, left_tolerance=1e-9)
     params = heads(rng, dtype=jnp.float64)
     state = method.init(params)
     end = task_end(rng, 0, count=3)  # few pairs: there is room beside them
@@ -203,7 +197,7 @@ def test_dns_keeps_old_products_at_full_rank(x64, rng):
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
     for seed in range(2):
         own = MethodState(state.shared, one(state.own, seed))
-        step = method.combine((one(g, seed),), one(params, seed), own, jnp.asarray(1), info())
+        step = method.combine((one(g, seed),), one(params, seed), own, jnp.asarray(1), spec())
         assert np.abs(flat(step)).max() > 0.1
         z = {
             "image": lorentz.lift(jnp.asarray(end.specific[end.pairs[:, 0]], float), K),
@@ -244,7 +238,7 @@ def test_dns_counts_every_pair_and_protects_modalities_that_come_late(rng):
         method = make_method("dns", {"count": count})
         state = method.init({m: W for m, W in params.items() if m != "audio"})
         state = method.end_task(state, params, ends[0])
-        state = method.widen(state, params)
+        state = method.add_modalities(state, params)
         moments[count] = method.end_task(state, params, ends[1]).shared["inputs"]
     x = ends[1].specific
     z = np.concatenate([np.sqrt(K + (x**2).sum(1, keepdims=True)), x], axis=1)
@@ -264,7 +258,7 @@ def test_dns_leaves_no_rounding_where_all_directions_are_protected(rng, dtype):
     state = method.end_task(method.init(params), params, task_end(rng, 0))
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape), dtype), one(params))
     own = MethodState(state.shared, one(state.own))
-    step = method.combine((g,), g, own, jnp.asarray(1), info())
+    step = method.combine((g,), g, own, jnp.asarray(1), spec())
     assert np.abs(step["image"]).max() == 0  # 40 samples span all of its 7 dimensions
     assert np.abs(step["text"]).max() > 0.1  # 5 texts do not
 
@@ -278,7 +272,7 @@ def test_dns_without_left_tolerance_is_one_sided(rng):
     fresh = method.init(params)
     g = one(params)
     own = MethodState(fresh.shared, one(fresh.own))
-    untouched = method.combine((g,), g, own, jnp.asarray(1), info(first=True))
+    untouched = method.combine((g,), g, own, jnp.asarray(1), spec(first=True))
     np.testing.assert_array_equal(flat(untouched), flat(g))
 
 
@@ -288,7 +282,7 @@ def test_dns_without_left_tolerance_is_one_sided(rng):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_state_is_as_large_as_said_and_does_not_grow(rng, name):
     slots = 24
-    holds = hasattr(METHODS[name].settings, "memory")
+    holds = hasattr(METHODS[name].method, "memory")
     method = make_method(name, {"memory": slots} if holds else {})
     params = heads(rng)
     state = method.init(params)
@@ -304,7 +298,7 @@ def test_the_list_names_every_method_and_setting():
     text = list_methods()
     for name, entry in METHODS.items():
         assert f"{name}: {entry.about}" in text
-        for setting in dataclasses.asdict(entry.settings):
+        for setting in entry.method.settings():
             assert f"{setting} = " in text
 
 
@@ -317,8 +311,8 @@ def test_the_null_space_keeps_old_outputs(x64, rng):
     state = method.init(params)
     end = task_end(rng, 0, count=3)
     state = method.end_task(state, params, end)
-    tx = method.transform(CONFIG, info())
-    opt_state = method.begin_task(jax.vmap(tx.init)(params), state, params, info())
+    tx = method.optimizer(spec())
+    opt_state = method.begin_task(jax.vmap(tx.init)(params), state, params, spec())
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
     updates, _ = jax.vmap(tx.update)(g, opt_state, params)
     assert np.abs(updates["image"]).max() > 1e-5

@@ -1,10 +1,10 @@
-"""Run directories: exact restores, and refusals that say what to do."""
+"""Run directories: exact restores, damage, crashes, and refusals that say what to do."""
 
-import dataclasses
 import json
-import pickle
+import random
 import shutil
-from typing import NamedTuple
+import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import optax
 import pytest
 from run_directories import (
     IDENTITY,
-    abstract,
+    RECORD,
     assert_same,
     begun,
     output,
@@ -25,7 +25,12 @@ from run_directories import (
 )
 
 import hmcl_jax
-from hmcl_jax.continual.checkpoint import RunError, open_run
+from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.run_directory import DamagedStep, open_run, read_record
+from hmcl_jax.continual.task_record import check_entry
+
+# Of a reading that fails, Orbax leaves coroutines behind.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture
@@ -36,21 +41,8 @@ def path(tmp_path):
 # Exact restores
 
 
-class Counters(NamedTuple):
-    count: jax.Array
-    nothing: None
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class Learned:
-    weights: dict[str, jax.Array]
-    counters: Counters
-    kept: bool = dataclasses.field(metadata={"static": True}, default=True)
-
-
 def test_every_dtype_comes_back_bit_by_bit(path, x64, rng):
-    state, template = {"bool": jnp.array([True, False])}, {}
+    state = {"bool": jnp.array([True, False])}
     for name in ("float32", "float64", "float16", "bfloat16", "int32", "uint32", "int8", "int64"):
         bits = rng.integers(0, 256, (3, 4, 16), dtype=np.uint8).view(jnp.dtype(name))  # NaNs too
         state[name] = {
@@ -60,168 +52,111 @@ def test_every_dtype_comes_back_bit_by_bit(path, x64, rng):
             "transposed": bits.T,
             "strided": bits.reshape(-1)[::2],
         }
-        plain = {key: state[name][key] for key in ("transposed", "strided")}
-        template[name] = {**abstract(state[name]), **plain}
-    assert_same(round_trip(path, state, {**abstract(state), **template}), state)
+    assert_same(round_trip(path, state), state)
 
 
 def test_every_kind_of_tree_comes_back(path, rng):
-    params = {"image": jnp.ones((2, 3)), "text": jnp.zeros((2, 3)), "a/b.c ['d']": jnp.ones(2)}
-    groups = dict(zip(params, "aba", strict=True))
-    tx = optax.chain(
-        optax.masked(optax.adamw(1e-3), {name: group == "a" for name, group in groups.items()}),
-        optax.inject_hyperparams(optax.sgd)(0.1, momentum=0.9),
-        optax.partition({"a": optax.adam(1.0), "b": optax.set_to_zero()}, groups),
-    )
     heads = hmcl_jax.identity_heads(["image", "text"], dim=3)
     image = {"image": rng.normal(size=(20, 3)).astype(np.float32)}
     moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), image)
     protection = hmcl_jax.protect(moments, heads)
     state = {
-        "params": params,
-        "opt_state": tx.init(params),
+        "a/b.c ['d']": jnp.ones(2),
         "hmcl": hmcl_jax.begin_task(hmcl_jax.hmcl(1e-3).init(heads), heads, protection),
         "moments": moments,
-        "protection": protection,
-        "learned": Learned({"W": jnp.ones(3)}, Counters(jnp.int32(3), None)),
-        "nothing": [None, (), optax.EmptyState(), optax.MaskedNode()],
+        "nothing": [None, (), optax.EmptyState(), jnp.zeros((0, 3))],
         "numpy": np.arange(3),
+        "keys": jax.random.split(jax.random.key(7, impl="rbg"), 3),
     }
-    template = {**abstract(state), "numpy": np.zeros(3, int)}
-    assert_same(round_trip(path, state, template), state)
-
-
-@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_typed_keys_come_back(path, implementation):
-    key = jax.random.key(7, impl=implementation)
-    state = {"key": key, "keys": jax.random.split(key, 3), "old": jax.random.PRNGKey(1)}
     assert_same(round_trip(path, state), state)
-    with resumed(path) as run:
-        assert_same(run.restore(state)[0], state)
-        with pytest.raises(RunError, match=r"state\['old'\].*uint32\[2\].*key<fry>\[\]"):
-            run.restore({**state, "old": jax.random.key(0)})
 
 
-@pytest.mark.parametrize(
-    "state",
-    [jnp.arange(3), (), {"a": jnp.zeros((0, 3))}, [jnp.zeros((2, 0), jnp.bfloat16), jnp.ones(2)]],
-)
+@pytest.mark.parametrize("state", [jnp.arange(3), (), {"a": jnp.zeros((0, 3))}])
 def test_small_states_come_back(path, state):
     assert_same(round_trip(path, state), state)
 
 
-def test_the_template_decides_who_is_tied_to_a_device(path):
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    state = {"free": jnp.ones(2), "tied": jax.device_put(jnp.ones(2), device), "plain": jnp.ones(2)}
-    found = round_trip(path, state, {**state, "plain": abstract(state["plain"])})
-    assert [found[name].committed for name in ("free", "tied", "plain")] == [False, True, False]
-
-
-def test_restored_states_can_be_donated(path):
-    found = round_trip(path, {"W": jnp.ones((64, 64))})
-    step = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
-    assert_same(step(step(found)), {"W": jnp.full((64, 64), 3.0)})
-
-
-def test_double_precision_is_not_rounded_in_silence(path):
-    state = {"W": np.arange(3.0)}
-    assert_same(round_trip(path, state, state), state)
-    refusal = r"state\['W'\] was saved as float64.*JAX_ENABLE_X64=1"
-    with resumed(path) as run, pytest.raises(RunError, match=refusal):
-        run.restore(abstract(state))
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"W": jnp.zeros((2, 4))}, r"\['W'\]: 'float32\[2, 3\]' in step 1, 'float32\[2, 4\]' in t"),
-        ({"W": jnp.zeros((2, 3), jnp.bfloat16)}, r"\['W'\]: .*'bfloat16\[2, 3\]'"),
-        ({"n": jnp.float32(0)}, r"\['n'\]: 'int32\[\]' .* 'float32\[\]'"),
-        ({"n": None}, r"state\['n'\]: 'int32\[\]' in step 1, absent in the template"),
-        ({"m": jnp.ones(())}, r"state\['m'\]: absent in step 1, 'float32\[\]' in the template"),
+        ({"W": jnp.zeros((2, 4))}, r"\['W'\]: 'float32\[2, 3\]' in step 1, 'float32\[2, 4\]'"),
+        ({"W": np.zeros((2, 3))}, r"\['W'\]: .*'float64\[2, 3\]'"),
+        ({"n": None}, r"\['n'\]: 'int32\[\]' in step 1, absent"),
+        ({"m": jnp.ones(())}, r"\['m'\]: absent in step 1"),
     ],
 )
-def test_another_template_is_refused(path, change, message):
+def test_another_template_is_refused(path, change, named):
     state = {"W": jnp.zeros((2, 3)), "n": jnp.int32(0)}
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(RunError, match=named):
         round_trip(path, state, {**state, **change})
 
 
-@pytest.mark.parametrize(
-    ("state", "error", "message"),
-    [
-        ({"n": 3}, TypeError, r"state\['n'\] must be an array, got 3; use jnp.asarray"),
-        ({"n": np.float32(3)}, TypeError, r"state\['n'\] must be an array"),
-        (jax.ShapeDtypeStruct((), jnp.float32), TypeError, "state must be an array, got Shape"),
-        ({"n": np.array(["a"])}, RunError, r"state\['n'\] must hold numbers.*<U1"),
-        ({"n": np.array([object()])}, RunError, r"state\['n'\] must hold numbers.*object"),
-        ({"n": np.arange(3, dtype=">i4")}, RunError, r"state\['n'\].*native byte order.*>i4"),
-    ],
-)
-def test_what_is_no_array_is_refused(path, state, error, message):
+@pytest.mark.parametrize("value", [3, np.array(["a"]), np.array([object()])])
+def test_what_is_no_array_is_refused(path, value):
     with begun(path) as run:
-        with pytest.raises(error, match=message):
-            run.save(1, state, {})
-        assert run.latest() is None
+        with pytest.raises(TypeError, match=r"state\['n'\] must"):
+            run.save(1, {"n": value}, {})
+        assert run.latest() == 0
+
+
+def test_records_come_back_with_nan_for_what_is_not_finite(path):
+    with begun(path) as run:
+        run.save(1, {}, RECORD)
+        run.save(2, {}, {"b": float("nan")})
+    with resumed(path) as run:
+        first, second = run.tasks(2)
+    assert np.isnan(first.pop("scores")[0][1])
+    assert first == {key: value for key, value in RECORD.items() if key != "scores"}
+    assert np.isnan(second["b"])
+    file = path / "tasks" / "0001.json"
+    file.write_text(file.read_text().replace("12.5", "13.5"))
+    with pytest.raises(RunError, match=r"0001\.json cannot be read: .*checksum.*--resume"):
+        read_record(path, 1)
+
+
+def entry(seeds=2, t=1):
+    cell = {"score": [0.1] * seeds, "top1": [1 / 3] * seeds}
+    return {
+        "details": [cell] * (t + 1),
+        "losses": [[1.5, 0.5]] * seeds,
+        "seconds": {"learn": 0.25},
+        "logs": {"rank": [3.0] * seeds, "defect": [[1e-300, 2.0]] * seeds},
+    }
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("change", "named"),
     [
-        ({"a": float("nan")}, "must hold only what JSON has.*None for NaN"),
-        ({"a": np.ones(3)}, "must hold only what JSON has.*ndarray.*lists for arrays"),
+        ({"other": 1}, "task 2 must hold details, logs, losses, seconds"),
+        ({"details": entry(t=0)["details"]}, "details of task 2"),
+        ({"details": [{"score": [1]}] * 2}, "task 2 score"),
+        ({"details": [{"top1": [1, 2]}] * 2}, "details of task 2"),
+        ({"details": [{"score": [10**400, 2]}] * 2}, "score"),
+        ({"losses": [0.1, 0.2]}, "losses of task 2"),
+        ({"seconds": {"learn": "long"}}, "seconds of task 2 learn"),
+        ({"logs": {"rank": [[1], 2]}}, "logs of task 2 rank|inhomogen"),
     ],
 )
-def test_what_is_no_json_is_refused(path, bad, message):
-    refused(path, f"identity {message}", bad)
-    assert not path.exists()
-    with begun(path) as run:
-        with pytest.raises(RunError, match=f"record {message}"):
-            run.save(1, {"W": jnp.ones(3)}, bad)
-        assert run.latest() is None
+def test_records_of_another_form_are_refused(change, named):
+    check_entry("task 2", entry(), seeds=2, t=1)
+    with pytest.raises((ValueError, TypeError), match=named):
+        check_entry("task 2", {**entry(), **change}, seeds=2, t=1)
 
 
 # Directories
 
 
-def test_steps_are_written_once_and_in_order(path):
-    state = {"W": jnp.ones(3)}
-    with resumed(path) as run:  # nothing there: starts
-        assert run.latest() is None
-        with pytest.raises(RunError, match="holds no step to restore; start with the first"):
-            run.restore(state)
-        with pytest.raises(ValueError, match="finished must be at least 1, got finished = 0"):
-            run.save(0, state, {})
-        for last in range(10):
-            for wrong in {max(last, 1), last + 2} - {last + 1}:
-                message = rf"finished = {wrong} cannot.*the next step is {last + 1}\."
-                with pytest.raises(RunError, match=message):
-                    run.save(wrong, state, {})
-            run.save(last + 1, {"W": jnp.full(3, float(last))}, {})
-            assert run.latest() == last + 1
-    with pytest.raises(RunError, match="the run is closed"):
-        run.save(11, state, {})
-    shutil.rmtree(path / "steps" / "10")
+def test_a_run_can_be_moved_and_begun_anew_from_any_step(path):
+    states = saved(path, steps=3)
+    path = path.rename(path.with_name("elsewhere"))
+    shutil.rmtree(path / "steps" / "3")
+    (path / "steps" / "3.orbax-checkpoint-tmp").mkdir()  # of a save that was cut off
     with resumed(path) as run:
-        assert run.latest() == 9
-        assert_same(run.restore(state)[0], {"W": jnp.full(3, 8.0)})
-
-
-def test_a_run_can_be_moved(path):
-    states = saved(path)
-    with resumed(path.rename(path.with_name("elsewhere"))) as run:
-        assert_same(run.restore(states[2])[0], states[2])
-
-
-def test_half_written_steps_are_not_seen_and_then_removed(path):
-    saved(path, steps=1)
-    half, other = path / "steps" / "2.orbax-checkpoint-tmp", path / "steps" / "notes"
-    with resumed(path) as run:
-        (half / "state").mkdir(parents=True)
-        other.mkdir()
-        assert run.latest() == 1
-    with resumed(path):
-        assert (half.exists(), other.exists()) == (False, True)
+        assert run.latest() == 2
+        assert_same(run.load(2, states[2]), states[2])
+        run.save(3, states[1], {})
+        assert_same(run.load(run.latest(), states[1]), states[1])
+    assert not list(path.glob("steps/*-tmp"))
 
 
 def test_a_run_is_not_overwritten(path):
@@ -261,44 +196,185 @@ def test_files_of_something_else_are_left_alone(path, resume):
     refused(path / "thesis.tex", "cannot be used: ", resume=resume)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 1}', "[]", '{"schema": 1, "identity": 3}'])
+@pytest.mark.parametrize("text", ["{", '{"schema": 2}', "[]", '{"schema": 2, "identity": 3}'])
 def test_a_damaged_identity_is_named(path, text):
     saved(path, steps=1)
     (path / "run.json").write_text(text)
-    refused(path, r"run\.json is damaged: .*--out")
+    refused(path, r"run\.json cannot be read: .*--out")
 
 
 def test_another_schema_is_named(path):
     saved(path, steps=1)
     file = path / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 99}))
-    refused(path, "schema 99, this version of hmcl_jax reads 1; resume with")
-
-
-def test_a_crash_before_the_first_step_leaves_a_usable_directory(path):
-    path.mkdir(parents=True)
-    (path / "run.lock").write_text("123")
-    (path / ".run.json.partial-123").write_text('{"sch')
-    with begun(path) as run:
-        assert run.latest() is None
+    refused(path, "schema 99, this version of hmcl_jax reads 2; resume with")
 
 
 def test_errors_inside_pass_through_and_free_the_directory(path):
     with pytest.raises(OSError, match="mine"), begun(path):
         raise OSError("mine")
     with resumed(path):
-        pass
+        refused(path, "in use by another process")
 
 
-def test_nothing_is_printed_and_nothing_unpickled(path, capfd, monkeypatch):
-    states = saved(path)
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, None)
+def test_nothing_is_printed_and_orbax_is_not_imported_early(path):
+    code = """
+import sys
+import hmcl_jax.continual
+assert "orbax.checkpoint" not in sys.modules
+from run_directories import saved
+saved(sys.argv[1])
+"""
+    assert output(python(code, path)) == ("", "")
+
+
+# Damage
+
+
+def flip(file, chance):
+    data = bytearray(file.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    file.write_bytes(data)
+
+
+def check_flipped_bits(path, flips):
+    """None is loaded silently: the state is right, or the step before is used with a warning."""
+    states, chance, named = saved(path), random.Random(0), 0
+    files = [file for file in sorted((path / "steps" / "2").rglob("*")) if file.is_file()]
+    weights = [file.stat().st_size for file in files]
+    for _ in range(flips):
+        (file,) = chance.choices(files, weights)
+        whole = file.read_bytes()
+        flip(file, chance)
+        with resumed(path) as run, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = run.latest()
+            assert_same(run.load(found, states[2]), states[found])
+        assert (found == 1) == any(w.category is DamagedStep for w in caught)
+        named += found == 1
+        file.write_bytes(whole)
+    return named
+
+
+def test_a_flipped_bit_is_not_loaded(path):
+    assert check_flipped_bits(path, 12) > 3
+
+
+@pytest.mark.slow
+def test_none_of_many_flipped_bits_is_loaded(path):
+    assert check_flipped_bits(path, 200) > 50
+
+
+def test_a_damaged_step_is_written_again(path):
+    states = saved(path, steps=3)
+    for step in (2, 3):
+        (path / "steps" / str(step) / "_CHECKPOINT_METADATA").unlink()
     with resumed(path) as run:
-        assert_same(run.restore(states[2])[0], states[2])
-    assert capfd.readouterr() == ("", "")
+        with pytest.warns(DamagedStep, match=r"steps/3 is damaged.*after task 1"):
+            assert run.latest() == 1
+        run.save(2, states[2], {})
+        with pytest.warns(DamagedStep, match="after task 2"):
+            assert run.latest() == 2
+        run.save(3, states[3], {})
+        assert run.latest() == 3
+    for step in (1, 2, 3):
+        shutil.rmtree(path / "steps" / str(step) / "state")
+    with resumed(path) as run, pytest.raises(RunError, match=r"All checkpoints of .* are damaged"):
+        run.latest()
 
 
-def test_import_does_not_wait_for_orbax():
-    code = "import sys, hmcl_jax.continual.checkpoint; print('orbax.checkpoint' in sys.modules)"
-    assert output(python(code))[0] == "False\n"
+LIMITED = """
+import resource, sys
+import numpy as np
+from hmcl_jax.continual.errors import RunError
+from run_directories import assert_same, begun, resumed
+
+small = {f"W{i}": np.ones((64, 64)) for i in range(30)}
+large = {f"W{i}": np.random.default_rng(i).normal(size=(64, 64)) for i in range(30)}
+with begun(sys.argv[1]) as run:
+    run.save(1, small, {})
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, allowed[1]))
+    try:
+        run.save(2, large, {})
+    except RunError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+with resumed(sys.argv[1]) as run:
+    assert run.latest() == 1
+    run.save(2, large, {})
+    assert_same(run.load(2, large), large)
+"""
+
+
+def test_a_full_disk_loses_nothing(path):
+    out, _ = output(python(LIMITED, path))
+    assert out.startswith("Task 2 could not be saved in ")
+    assert "rerun with --resume" in out
+
+
+# Crashes
+
+LEARNER = """
+import sys, time
+from run_directories import resumed
+from test_checkpoint import first, train
+
+with resumed(sys.argv[1]) as run:
+    done = run.latest()
+    state = run.load(done, first()) if done else first()
+    print("open", flush=True)
+    for task in range(done, int(sys.argv[2])):
+        state = train(state)
+        run.save(task + 1, state, {"task": task})
+    time.sleep(float(sys.argv[3]))
+"""
+
+
+def first():
+    return {"W": np.zeros((4, 64, 64)), "key": jax.random.key(0), "count": np.array(0)}
+
+
+def train(state):
+    """A task of training, in NumPy because compiling takes longer than the rest of the test."""
+    noise = np.random.default_rng(int(state["count"])).normal(size=state["W"].shape)
+    return {**state, "W": 0.9 * state["W"] + noise, "count": np.array(state["count"] + 1)}
+
+
+def test_killed_runs_resume_bitwise(path):
+    """Kills in the middle of saves, then lets the last process come to the end."""
+    chance, steps, trained = random.Random(0), 12, [first()]
+    for _ in range(steps):
+        trained.append(train(trained[-1]))
+    torn = 0
+    for _ in range(2):
+        process = python(LEARNER, path, steps, 0)
+        assert process.stdout.readline() == "open\n", process.communicate()[1][-2000:]
+        time.sleep(chance.uniform(0, 0.3))
+        while process.poll() is None and not list(path.glob("steps/*-tmp*")):
+            time.sleep(0.001)
+        process.kill()
+        process.communicate()
+        torn += bool(list(path.glob("steps/*-tmp*")))
+        with resumed(path) as run:
+            assert not list(path.glob("steps/*-tmp*"))
+            if done := run.latest():
+                assert [one["task"] for one in run.tasks(done)] == list(range(done))
+                assert_same(run.load(done, first()), trained[done])
+    output(python(LEARNER, path, steps, 0))
+    with resumed(path) as run:
+        assert run.latest() == steps
+        assert_same(run.load(steps, first()), trained[steps])
+    assert torn > 0
+
+
+def test_one_run_at_a_time_and_none_after_a_kill(path):
+    process = python(LEARNER, path, 1, 60)
+    try:
+        assert process.stdout.readline() == "open\n"
+        refused(path, rf"{path}.* in use by another process; wait.*--out")
+    finally:
+        process.kill()
+        process.communicate()
+    with resumed(path):
+        pass

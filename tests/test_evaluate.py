@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=3, classes=4, dimension=8, train=8, test=40, retrieval_every=3)

@@ -10,11 +10,20 @@ import pytest
 import reference
 
 from hmcl_jax import apply_head, objective, update_moments
-from hmcl_jax.continual import TrainConfig, fit, run
-from hmcl_jax.continual import pairs as pairs_module
+from hmcl_jax.continual import (
+    Carried,
+    Setting,
+    TrainConfig,
+    feed,
+    learn_task,
+    make_method,
+    run_stream,
+    scoring,
+)
 from hmcl_jax.continual.config import Schedule
-from hmcl_jax.continual.method import Method, MethodState, TaskInfo
-from hmcl_jax.continual.methods import make_method
+from hmcl_jax.continual.mesh import DeviceMesh
+from hmcl_jax.continual.method import Method, MethodState, at_current_heads
+from hmcl_jax.continual.programs import Programs
 from hmcl_jax.data.store import Store, Task
 
 K, TAU, DIM = 10.0, 0.1, 5
@@ -73,45 +82,44 @@ def stream():
     )
 
 
-def toy(pull, ahead):
-    """A method with all that a record may have.
+@dataclasses.dataclass(frozen=True)
+class Toy(Method):
+    """A method with all that one may have.
 
     Its term pulls the points to where the first heads put them; from the second task on, a second
     gradient is taken ahead along the first.
     """
 
-    def init(params):
-        return MethodState(jnp.asarray(pull, float), params)
+    pull: float = 0.4
+    ahead: float = 0.01
 
-    def term(state, batch, info):
+    def init(self, heads):
+        return MethodState(jnp.asarray(self.pull, float), heads)
+
+    def add_modalities(self, state, heads):
+        return state._replace(own={**heads, **state.own})
+
+    def extra_loss(self, state, minibatch, spec):
         way = 0
         for modality, z, points in (
-            (info.general, batch.general, batch.general_points),
-            (info.specific, batch.specific, batch.specific_points),
+            (spec.general, minibatch.general, minibatch.general_points),
+            (spec.specific, minibatch.specific, minibatch.specific_points),
         ):
-            way += jnp.sum((points - apply_head(state.own[modality], z, info.K)) ** 2, axis=1)
-        count = jnp.sum(batch.valid.astype(way.dtype))
-        return state.shared.astype(way.dtype) * jnp.sum(jnp.where(batch.valid, way, 0)) / count
+            way += jnp.sum((points - apply_head(state.own[modality], z, spec.K)) ** 2, axis=1)
+        count = jnp.sum(minibatch.valid.astype(way.dtype))
+        pull = state.shared.astype(way.dtype)
+        return pull * jnp.sum(jnp.where(minibatch.valid, way, 0)) / count
 
-    def point(params, gradients, state):
-        del state
-        return jax.tree.map(lambda W, *gs: W + ahead * sum(gs), params, *gradients)
+    def probes(self, spec):
+        def ahead(heads, gradients, state):
+            return jax.tree.map(lambda W, g: W + self.ahead * g, heads, gradients[0])
 
-    def combine(gradients, params, state, minibatches, info):
-        del params, state, info
-        share = 1 / minibatches.astype(gradients[0]["text"].dtype)
+        return (at_current_heads,) if spec.is_first else (at_current_heads, ahead)
+
+    def combine(self, gradients, heads, state, num_minibatches, spec):
+        share = 1 / num_minibatches.astype(gradients[0]["text"].dtype)
         first, *others = gradients
         return jax.tree.map(lambda g, *more: g + share * sum(more), first, *others)
-
-    return Method(
-        "toy",
-        init=init,
-        widen=lambda state, params: state._replace(own={**params, **state.own}),
-        term=term,
-        stages=lambda info: 1 if info.first else 2,
-        point=point,
-        combine=combine,
-    )
 
 
 # Against the run in plain numpy
@@ -142,7 +150,7 @@ def hmcl(variant, placement, tasks=IMAGES, variance=0.7, min_rank=1, span="prote
 
 
 def two_stages(tasks, **shared):
-    return Case(toy(0.4, 0.01), tasks, shared, {**shared, "pull": 0.4, "ahead": 0.01})
+    return Case(Toy(name="toy"), tasks, shared, {**shared, "pull": 0.4, "ahead": 0.01})
 
 
 slow = pytest.mark.slow
@@ -171,21 +179,21 @@ def learned_heads(method, store, tasks, seeds, config, monkeypatch):
     """Heads after every task of a run, and its result."""
     heads = []
 
-    def end_task(state, params, end):
-        heads.append(jax.device_get(params))
-        return method.end_task(state, params, end)
+    class Recorded(type(method)):
+        def end_task(self, state, params, data):
+            heads.append(jax.device_get(params))
+            return super().end_task(state, params, data)
 
     def no_scores(self, params, tasks):
         return [{"score": np.zeros(len(seeds))} for _ in tasks]
 
-    monkeypatch.setattr(run.Evaluator, "all", no_scores)  # not what is tested
-    recorded = dataclasses.replace(method, end_task=end_task)
-    result = run.run_stream(store, [recorded], seeds, config, order=tasks)[method.name]
-    return heads, result
+    monkeypatch.setattr(scoring.Evaluator, "all", no_scores)  # not what is tested
+    result = run_stream(store, [Recorded(**vars(method))], seeds, config, order=tasks)
+    return heads, result[method.name]
 
 
 def lesson(task):
-    data = pairs_module.training_pairs(task)
+    data = feed.training_pairs(task)
     return reference.Lesson(task.kind, task.general, task.specific, *map(np.asarray, data))
 
 
@@ -262,7 +270,7 @@ SHORT = {"classification": Schedule(4, 0.02), "retrieval": Schedule(5, 0.02)}
 METHODS = {
     "vanilla": make_method("vanilla"),
     "ca": make_method("hmcl_ca", {"variance": 0.7, "min_rank": 1}),
-    "toy": toy(0.4, 0.01),
+    "toy": Toy(name="toy"),
 }
 
 
@@ -276,46 +284,41 @@ def task():
     }
 
 
-def fitter_of(method, tell=lambda done, epochs: None, **options):
-    return fit.Fitter(METHODS[method], TrainConfig(batch=16, **SHORT, **options), tell)
-
-
-def fit_task(fitter, task, seeds=SEEDS):
+def learn(name, task, seeds=SEEDS, programs=None, told=None, **options):
     """Learns a task as the fourth of a stream, from heads of the seed's own."""
-    info = TaskInfo(task.kind, task.general, task.specific, False, K, TAU)
-    params = {}
+    heads = {}
     for i, m in enumerate(("audio", "image", "text")):
         noise = [np.random.default_rng([seed, i]).normal(size=(DIM, DIM + 1)) for seed in seeds]
-        params[m] = jnp.asarray(np.eye(DIM, DIM + 1, k=1) + 0.05 * np.stack(noise), float)
-    method, old = fitter.method, features(np.random.default_rng(9), 30).astype(np.float32)
-    state = method.init(params)
-    if method.name.startswith("hmcl"):
+        heads[m] = jnp.asarray(np.eye(DIM, DIM + 1, k=1) + 0.05 * np.stack(noise), float)
+    method, old = METHODS[name], features(np.random.default_rng(9), 30).astype(np.float32)
+    state = method.init(heads)
+    if name == "ca":
         state = state._replace(shared=update_moments(state.shared, {"audio": old, "text": old}, K))
-    opt_state = jax.vmap(method.transform(fitter.config, info).init)(params)
-    opt_state = method.begin_task(opt_state, state, params, info)
-    found = fitter(params, opt_state, state, task, info, seeds, 3)
-    assert largest(jax.tree.map(jnp.subtract, found.params, params)) > 0.02
-    return jax.device_get(found)
+    setting = Setting(K, TAU, tuple(seeds), TrainConfig(batch=16, **SHORT, **options))
+    on_epoch = (lambda *done: None) if told is None else (lambda *done: told.append(done))
+    carried = Carried(heads, None, state)
+    after, learned = learn_task(method, carried, [(task, 3)], setting, programs, on_epoch)
+    assert largest(jax.tree.map(jnp.subtract, after.heads, heads)) > 0.02
+    return jax.device_get(after.heads), learned.losses
 
 
 @pytest.fixture(scope="module")
 def plainly(task):
-    """What a method learns of a task in the plainest way: one program, default padding."""
+    """What a method learns of a task with default padding, all features on the device."""
     known = {}
 
-    def learn(method, kind, **options):
+    def learn_once(method, kind, **options):
         key = (method, kind, *options.items())
         if key not in known:
-            known[key] = fit_task(fitter_of(method, **options), task[kind])
+            known[key] = learn(method, task[kind], **options)
         return known[key]
 
-    return learn
+    return learn_once
 
 
 def assert_same(found, expected, tolerance):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    assert apart(found.params, expected.params) < tolerance
-    np.testing.assert_allclose(found.losses, expected.losses, rtol=10 * tolerance)
+    assert apart(found[0], expected[0]) < tolerance
+    np.testing.assert_allclose(found[1], expected[1], rtol=10 * tolerance)
 
 
 KINDS = ["classification", pytest.param("retrieval", marks=slow)]
@@ -329,50 +332,35 @@ def of_seeds(found, rows):
 @pytest.mark.parametrize("seed_axis", ["vmap", "map", "loop"])
 def test_seeds_side_by_side_are_seeds_alone(task, plainly, kind, seed_axis):
     together = plainly("ca", kind, seed_axis=seed_axis)
-    alone = fitter_of("ca", seed_axis="loop")
+    programs = Programs(TrainConfig(seed_axis="loop"))
     for row, seed in enumerate(SEEDS):
-        assert_same(of_seeds(together, [row]), fit_task(alone, task[kind], [seed]), 1e-5)
-    assert alone.compilations() == 1
-    assert largest(together.params["image"] - together.params["image"][:1]) > 1e-3
+        alone = learn("ca", task[kind], [seed], programs, seed_axis="loop")
+        assert_same(of_seeds(together, [row]), alone, 1e-5)
+    assert programs.count() == 3  # the start of the optimizer, gradients, steps
+    assert largest(together[0]["image"] - together[0]["image"][:1]) > 1e-3
 
 
 @pytest.mark.parametrize("seed_axis", ["vmap", "map"])
 def test_a_seed_does_not_depend_on_those_beside_it(task, plainly, seed_axis):
     others = (9, SEEDS[3], 8, 7, SEEDS[0])
-    fitter = fitter_of("ca", seed_axis=seed_axis)
-    found = fit_task(fitter, task["classification"], others)
+    found = learn("ca", task["classification"], others, seed_axis=seed_axis)
     expected = plainly("ca", "classification", seed_axis=seed_axis)
     assert_same(of_seeds(found, [1, 4]), of_seeds(expected, [3, 0]), 1e-6)
 
 
 @pytest.mark.parametrize("method", ["ca", pytest.param("toy", marks=slow)])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("more", [37, pytest.param(0, marks=slow)])
-def test_padding_has_no_effect(task, plainly, monkeypatch, method, kind, more):
+def test_padding_has_no_effect(task, plainly, monkeypatch, method, kind):
     expected = plainly(method, kind)
-    monkeypatch.setattr(pairs_module, "capacity", lambda rows: rows + more)
-    monkeypatch.setattr(pairs_module, "class_capacity", lambda classes: classes + more)
-    assert_same(fit_task(fitter_of(method), task[kind]), expected, 1e-6)
+    monkeypatch.setattr(feed, "row_capacity", lambda rows: rows + 37)
+    monkeypatch.setattr(feed, "class_capacity", lambda classes: classes + 37)
+    assert_same(learn(method, task[kind]), expected, 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("method", "kind", "together"),
-    [
-        ("ca", "classification", 1),
-        pytest.param("ca", "retrieval", 2, marks=slow),
-        pytest.param("toy", "retrieval", 2, marks=slow),
-    ],
-)
-def test_a_long_task_is_split_between_epochs(task, plainly, monkeypatch, method, kind, together):
-    expected, told = plainly(method, kind), []
-    fitter = fitter_of(method, lambda done, epochs: told.append((done, epochs)))
-    of_epoch = len(SEEDS) * len(pairs_module.training_pairs(task[kind]).pairs) * DIM**2 * 6
-    monkeypatch.setattr(fit, "LONG", 1.0 if together == 1 else (together + 0.5) * of_epoch)
-    found = fit_task(fitter, task[kind])
-    assert_same(found, expected, 1e-6)
-    assert apart(found.opt_state, expected.opt_state) < 1e-6 * largest(expected.opt_state)
-    epochs = SHORT[kind].epochs
-    assert told == [(min(n + together, epochs), epochs) for n in range(0, epochs, together)]
+def feed_memory(kind, minibatches):
+    """MiB of the device at which a feed holds so many minibatches."""
+    row = 4 * DIM * (2 if kind == "retrieval" else 1)
+    return 2 * minibatches * len(SEEDS) * 16 * row / 2**20  # two feeds are there at a time
 
 
 @pytest.mark.parametrize(
@@ -383,32 +371,39 @@ def test_a_long_task_is_split_between_epochs(task, plainly, monkeypatch, method,
         ("toy", "classification", {}),
         pytest.param("toy", "retrieval", {}, marks=slow),
         ("vanilla", "classification", {"step": "minibatch"}),
-        pytest.param("toy", "classification", {"step": "minibatch"}, marks=slow),
         pytest.param("toy", "retrieval", {"step": "minibatch"}, marks=slow),
     ],
 )
-@pytest.mark.parametrize("chunk", [2, pytest.param(1, marks=slow)])
-def test_a_task_that_is_fed_in_chunks(task, plainly, monkeypatch, method, kind, options, chunk):
-    sizes, told = [], []
-
-    def gather(data, kind, order, padded):
-        sizes.append((order.shape[1], padded))
-        return pairs_module.gather(data, kind, order, padded)
-
-    monkeypatch.setattr(fit, "gather", gather)
-    row = 4 * DIM * (2 if kind == "retrieval" else 1)
-    memory = 2 * chunk * len(SEEDS) * 16 * row / 2**20  # two chunks fit
-    fitter = fitter_of(
-        method, lambda done, epochs: told.append((done, epochs)), device_memory=memory, **options
-    )
-    found = fit_task(fitter, task[kind])
+def test_a_task_that_stays_on_the_host(task, plainly, method, kind, options):
+    told = []
+    found = learn(method, task[kind], told=told, device_memory=feed_memory(kind, 2), **options)
     assert_same(found, plainly(method, kind, **options), 1e-6)
-    minibatches, epochs = {"classification": (27, 4), "retrieval": (33, 5)}[kind]
-    stages = 2 if method == "toy" and not options else 1
-    whole, last = (16 * chunk, 16 * chunk), (16, 16 * chunk)
-    parts = -(-minibatches // chunk)
-    assert sizes == [*[whole] * (parts - 1), last] * (epochs * stages)
+    epochs = SHORT[kind].epochs
     assert told == [(n + 1, epochs) for n in range(epochs)]
+
+
+@pytest.mark.parametrize("kind", ["classification", "retrieval"])
+def test_feeds_hold_every_pair_once(task, kind):
+    config = TrainConfig(batch=16, device_memory=feed_memory(kind, 2))
+    spec = Setting(K, TAU, SEEDS, config).spec(task[kind], 3)
+    data = feed.training_pairs(task[kind])
+    made = feed.task_feed(data, spec, 3, SEEDS, DeviceMesh((1, 1)), resident=False)
+    rows = [[] for _ in SEEDS]
+    for part in made.feeds(1):
+        assert part.count <= 2
+        assert part.per_seed[1].nbytes <= config.device_memory * 2**20 / 2
+        for number in range(int(part.count)):
+            for seed in range(len(SEEDS)):
+                one = part._replace(per_seed=jax.tree.map(lambda x, s=seed: x[s], part.per_seed))
+                found = feed.rows_of(one, spec, None)(jnp.int32(number))
+                pairs = np.concatenate([found.specific, found.classes[:, None]], axis=1)
+                rows[seed].append(pairs[np.asarray(found.valid)])
+    specific = data.specific[data.pairs[:, 0]].astype(float)
+    expected = np.concatenate([specific, data.pairs[:, 1:]], axis=1)
+    found = [np.concatenate(x) for x in rows]
+    for pairs in found:
+        assert np.array_equal(np.sort(pairs, axis=0), np.sort(expected, axis=0))
+    assert not np.array_equal(found[0], found[1])
 
 
 # Compilations
@@ -445,7 +440,7 @@ def test_tasks_of_many_sizes_share_few_programs(monkeypatch, caplog, rng, name):
 
     config = TrainConfig(batch=64, **dict.fromkeys(SHORT, Schedule(1, 0.01)))
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        result = run.run_stream(store_of(tasks), [name], [1, 2], config, listener=listener)[name]
-    assert 6 <= result.programs <= 8
-    assert all(any("jit(run)" in message for message in compiled[i]) for i in (0, 1, 2, 3, 4, 5))
+        result = run_stream(store_of(tasks), [name], [1, 2], config, listener=listener)[name]
+    assert 6 <= result.programs <= 12
+    assert all(any("jit(update)" in message for message in compiled[i]) for i in (0, 1, 2, 3, 4, 5))
     assert compiled[len(FIRST) :] == [[]] * len(SECOND)  # nothing at all, evaluation included

@@ -94,6 +94,6 @@ def test_sweeps_are_of_knobs(sweep):
 
     name, setting, values = sweep
     bases = {row: table["method"] for row, table in frontier.ROWS.items()}
-    assert setting is None or setting in METHODS[bases.get(name, name)].knobs
+    assert setting is None or setting in METHODS[bases.get(name, name)].method.sweepable
     assert bool(values) == bool(setting)
     assert set(METHODS) == {bases.get(entry[0], entry[0]) for entry in frontier.SWEEPS}

@@ -19,16 +19,11 @@ from hmcl_jax.continual import (
     read_runs,
     run_stream,
 )
-from hmcl_jax.continual.checkpoint import read_arrays, read_note
-from hmcl_jax.continual.guard import (
-    GuardState,
-    begin,
-    clean_state,
-    find_stopped,
-    guard,
-    plain,
-    with_nan,
-)
+from hmcl_jax.continual.guard import GuardState, halt_on_nonfinite
+from hmcl_jax.continual.health import Vitals, clean_state, find_stopped
+from hmcl_jax.continual.run import identify
+from hmcl_jax.continual.run_directory import read_step
+from hmcl_jax.continual.task_record import with_nan
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results
 from hmcl_jax.report.progress import ProgressView
@@ -38,25 +33,32 @@ CONFIG = TrainConfig(classification=Schedule(2, 0.02), batch=32, seed_axis="map"
 SEEDS = (3, 5, 8)
 
 
-def poisoned(where="gradient", task=1):
+@dataclasses.dataclass(frozen=True)
+class Poisoned(Method):
     """Fine-tuning in which something of seed 5 goes bad on one task; by state, not by program."""
 
-    def combine(gradients, params, state, minibatches, info):
+    where: str = "gradient"
+    task: int = 1
+
+    def state_of(self, index):
+        second = np.arange(len(SEEDS)) == 1
+        hit = second & (index == self.task) & (self.where == "gradient")
+        kept = np.where(second & (index == self.task + 1) & (self.where == "state"), np.inf, 1)
+        return MethodState((), {"hit": jnp.asarray(hit), "kept": jnp.asarray(kept, jnp.float32)})
+
+    def init(self, heads):
+        return self.state_of(0)
+
+    def combine(self, gradients, heads, state, num_minibatches, spec):
         text = jnp.where(state.own["hit"], jnp.nan, gradients[0]["text"])
         return {**gradients[0], "text": text}
 
-    def state_of(place):
-        second = np.arange(len(SEEDS)) == 1
-        hit = second & (place == task) & (where == "gradient")
-        kept = np.where(second & (place == task + 1) & (where == "state"), np.inf, 1)
-        return MethodState((), {"hit": jnp.asarray(hit), "kept": jnp.asarray(kept, jnp.float32)})
+    def end_task(self, state, heads, data):
+        return self.state_of(data.task_index + 1)
 
-    return Method(
-        name="poisoned",
-        init=lambda params: state_of(0),
-        combine=combine,
-        end_task=lambda state, params, end: state_of(end.place + 1),
-    )
+
+def poisoned(where="gradient"):
+    return Poisoned(where, name="poisoned")
 
 
 def quiet(*arguments, **options):
@@ -80,8 +82,7 @@ def assert_others_equal(found, healthy):
 
 def assert_checkpoints_finite(out):
     for step in (1, 2, 3):
-        path = out / "poisoned" / "steps" / str(step)
-        for name, array in read_arrays(path, read_note(path)["leaves"]).items():
+        for name, array in read_step(out / "poisoned", step).items():
             assert np.isfinite(array).all(), (step, name)
 
 
@@ -93,7 +94,7 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
     assert said == [
         "poisoned: seed 5 stopped on task 'task2', in epoch 1: the gradient of text was not "
         "finite; lower the learning rate (train.classification.learning_rate). The other seeds "
-        "go on."
+        "keep training."
     ]
     (stopped,) = found.stopped
     assert (stopped.place, stopped.seed, stopped.task, stopped.epoch) == (1, 5, "task2", 1)
@@ -159,19 +160,14 @@ def test_moments_that_overflow_stop_a_seed(tmp_path, on_bad):
     assert not list((tmp_path / "vanilla").glob("steps/*"))
 
 
-def test_settings_are_part_of_a_run_unless_they_are_the_default(tmp_path):
+def test_settings_are_part_of_a_run():
     with pytest.raises(ValueError, match="on_bad must be one of stop, skip"):
         TrainConfig(on_bad="ignore")
     with pytest.raises(ValueError, match="spike must be finite and above 1, got spike = 1"):
         TrainConfig(spike=1.0)
-    from hmcl_jax.continual.run import _identity
-
-    method, tasks = poisoned(), list(STORE)
-    default = _identity(STORE, method, SEEDS, CONFIG, tasks)["config"]
-    assert not {"on_bad", "spike"} & set(default)
     skip = dataclasses.replace(CONFIG, on_bad="skip", spike=50.0)
-    assert _identity(STORE, method, SEEDS, skip, tasks)["config"]["on_bad"] == "skip"
-    assert _identity(STORE, method, SEEDS, skip, tasks)["config"]["spike"] == 50.0
+    found = identify(STORE, poisoned(), SEEDS, skip, list(STORE))["config"]
+    assert (found["on_bad"], found["spike"]) == ("skip", 50.0)
 
 
 # The guard itself
@@ -188,8 +184,8 @@ def steps(tx, gradients, state=None):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_after_a_bad_step_nothing_moves(bad):
-    W, state = steps(guard(optax.adam(0.1)), [1.0, bad, 1.0])
-    once, expected = steps(guard(optax.adam(0.1)), [1.0])
+    W, state = steps(halt_on_nonfinite(optax.adam(0.1)), [1.0, bad, 1.0])
+    once, expected = steps(halt_on_nonfinite(optax.adam(0.1)), [1.0])
     assert np.array_equal(W["a"], once["a"])
     assert np.array_equal(W["b"], once["b"])
     assert (int(state.first), int(state.steps)) == (1, 3)
@@ -199,30 +195,21 @@ def test_after_a_bad_step_nothing_moves(bad):
 
 
 def test_a_step_that_overflows_is_bad_though_its_gradient_is_not():
-    W, state = steps(guard(optax.sgd(1e38)), [1e-38, 100.0, 1.0])
+    W, state = steps(halt_on_nonfinite(optax.sgd(1e38)), [1e-38, 100.0, 1.0])
     assert np.isfinite(W["a"]).all()
     assert not state.gradient["a"]
     assert state.update["a"]
     assert int(state.first) == 1
 
 
-def test_skipping_is_optax_s_own():
-    tx = guard(optax.apply_if_finite(optax.adam(0.1), 100))
-    W, state = steps(tx, [1.0, np.nan, 1.0])
-    twice, expected = steps(guard(optax.adam(0.1)), [1.0, 1.0])
-    assert np.array_equal(W["a"], twice["a"])
-    assert (int(state.skipped), int(state.first)) == (1, -1)
-    for one, other in zip(*map(jax.tree.leaves, (plain(state), expected.inner)), strict=True):
-        assert np.array_equal(one, other)
-    seeds = begin(
-        jax.vmap(optax.adam(0.1).init)({"a": jnp.ones((4, 2))}),
-        {"a": jnp.ones((4, 2))},
-        TrainConfig(on_bad="skip"),
-    )
-    fresh = jax.vmap(guard(optax.apply_if_finite(optax.adam(0.1), 100)).init)
-    expected = fresh({"a": jnp.ones((4, 2))})
-    assert jax.tree.structure(seeds) == jax.tree.structure(expected)
-    assert jax.tree.map(jnp.shape, seeds) == jax.tree.map(jnp.shape, expected)
+def test_skipping_is_what_optax_does():
+    gradients = [1.0, np.nan, 1.0]
+    W, state = steps(halt_on_nonfinite(optax.adam(0.1), "skip"), gradients)
+    expected, theirs = steps(optax.apply_if_finite(optax.adam(0.1), 100), gradients)
+    assert np.array_equal(W["a"], expected["a"])
+    assert (int(state.skipped), int(state.first)) == (int(theirs.total_notfinite), -1) == (1, -1)
+    pairs = zip(*map(jax.tree.leaves, (state.inner, theirs.inner_state)), strict=True)
+    assert all(np.array_equal(one, other) for one, other in pairs)
 
 
 # Reports
@@ -240,7 +227,7 @@ def report(losses, first=-1, gradient=(), update=(), head=1.0, config=CONFIG):
     )
     heads = {m: np.full((1, 2, 3), head, np.float32) for m in names}
     about = ((9,), "cars", ("text", "image"), config)
-    found = find_stopped(seen, np.array([losses], float), heads, *about)
+    found = find_stopped(Vitals(seen, np.array([losses], float), heads), *about)
     return str(found[0]) if found else None
 
 

@@ -12,15 +12,22 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from orbax.checkpoint import v1 as ocp
+from recording import RecordingPrograms
 
-from hmcl_jax.continual import ConfigError, TrainConfig, run_stream, run_sweep
+from hmcl_jax.continual import (
+    Carried,
+    ConfigError,
+    Setting,
+    TrainConfig,
+    learn_task,
+    make_method,
+    run_stream,
+    run_sweep,
+)
 from hmcl_jax.continual import mesh as mesh_module
 from hmcl_jax.continual.config import Schedule
-from hmcl_jax.continual.fit import Fitter
-from hmcl_jax.continual.method import TaskInfo
-from hmcl_jax.continual.methods import make_method
-from hmcl_jax.continual.processes import start_processes
+from hmcl_jax.continual.distributed import start_processes
+from hmcl_jax.continual.run_directory import read_step
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 
@@ -125,59 +132,26 @@ def check_resume(out):
     assert_close(learned("hmcl_rotation", mesh="2x4", out=out, resume=True, **kept), expected)
 
 
-def paths(jaxpr, name, above=()):
-    """The primitives around every occurrence of one."""
-    found = []
-    for equation in jaxpr.eqns:
-        inside = (*above, equation.primitive.name)
-        if equation.primitive.name == name:
-            found.append(above)
-        for value in equation.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
-                part = getattr(part, "jaxpr", part)
-                if hasattr(part, "eqns"):
-                    found += paths(part, name, inside)
-    return found
-
-
-class Looked(Exception):
-    """A program was looked at and not run."""
-
-
-def program_of(method, place):
-    """The program of a task and its arguments."""
-    config = dataclasses.replace(CONFIG, mesh="2x4")
-    store = stream()
-    task = list(store)[place]
-    info = TaskInfo(task.kind, task.general, task.specific, place == 0, store.K, store.tau, config)
-    fitter = Fitter(method, config)
-    found = []
-
-    def look(info, rows, arguments, rest):
-        found.extend([fitter.program("task", info, rows), (*arguments, *rest)])
-        raise Looked
-
-    fitter._run = look
-    head = np.repeat(np.eye(8, 9, 1, dtype=np.float32)[None], len(SEEDS), axis=0)
-    params = jax.tree.map(jax.numpy.asarray, {task.general: head, task.specific: head})
-    opt_state = jax.vmap(method.transform(config, info).init)(params)
-    with pytest.raises(Looked):
-        fitter(params, opt_state, method.init(params), task, info, SEEDS, place)
-    return found
-
-
 def check_one_all_reduce():
-    for place in (0, 1):
-        program, arguments = program_of(make_method("vanilla"), place)
-        text = program.lower(*arguments).compile().as_text()
-        assert re.findall(rf" ({COLLECTIVES})(?:-start)?\(", text) == ["all-reduce"]
-    for perturb, number in (("step", 4), ("minibatch", 1)):
-        method = make_method("cflat", {"memory": 16, "perturb": perturb})
-        program, arguments = program_of(method, 1)
-        around = paths(program.trace(*arguments).jaxpr.jaxpr, "psum")
-        assert len(around) == number
-        for above in around:  # seeds, epochs; minibatches are a while loop
-            assert [name for name in above if name in ("scan", "while")] == ["scan", "scan"]
+    """One for the gradient of a feed, whatever the kind of task, and none anywhere else."""
+    config = dataclasses.replace(CONFIG, mesh="2x4")
+    programs = RecordingPrograms(config)
+    store = stream()
+    setting = Setting(store.K, store.tau, tuple(SEEDS), config)
+    cflat = make_method("cflat", {"memory": 16, "perturb": "minibatch"})
+    for method in (make_method("vanilla"), cflat):
+        carried = Carried()
+        for index, task in enumerate(store):
+            carried, _ = learn_task(method, carried, [(task, index)], setting, programs)
+    counts = {}
+    for name, program, arguments in programs.calls:
+        if (name, id(program)) not in counts:
+            text = program.lower(*arguments).compile().as_text()
+            found = re.findall(rf" ({COLLECTIVES})(?:-start)?\(", text)
+            counts[name, id(program)] = found
+    counts = [(name, found) for (name, _), found in counts.items()]
+    assert {name for name, _ in counts} == {"accumulate", "update"}
+    assert all(found == ["all-reduce"] * (name == "accumulate") for name, found in counts)
 
 
 @pytest.fixture(scope="module")
@@ -240,10 +214,7 @@ def start_two(folder, cache, *options):
 
 def saved(step):
     """All arrays of a checkpoint."""
-    leaves = ocp.metadata(step).custom_metadata["leaves"]
-    blank = {name: np.zeros(x["shape"], x["dtype"]) for name, x in leaves.items()}
-    blank = {name: x for name, x in blank.items() if x.size}
-    return ocp.load(step, blank | {"finished": np.zeros((), np.int32)})
+    return read_step(step.parents[1], int(step.name))
 
 
 @pytest.mark.slow

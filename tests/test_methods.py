@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import monitoring
-from task_ends import DIM, K, heads, info, task_end
+from task_ends import DIM, K, heads, spec, task_end
 
 from hmcl_jax import apply_head
 from hmcl_jax.continual import METHODS, Schedule, TrainConfig, make_method, run_stream
-from hmcl_jax.continual.method import Batch, MethodState
+from hmcl_jax.continual.method import MethodState, Minibatch
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import is_complete
@@ -127,9 +127,9 @@ def test_seeds_side_by_side_are_single_runs(runs, stream):
     for modality, W in whole.heads.items():
         np.testing.assert_allclose(alone.heads[modality][0], W[1], rtol=2e-5, atol=2e-6)
         assert np.abs(W[0] - W[1]).max() > 1e-4  # the seeds differ
-    # The second task needs no further program. C-FLAT is plain AdamW on its first task; joint
-    # training goes over both tasks from the start, by three programs.
-    assert alone.programs == {"cflat": 2, "joint": 3}.get(method, 1)
+    # The second task needs no further program: the start of the optimizer, gradients and steps.
+    # C-FLAT is plain AdamW on its first task, and goes to three other points on later ones.
+    assert alone.programs == {"cflat": 8, "joint": 4}.get(method, 3)
 
 
 # Heads of modalities that a task does not have, and seeds beside each other
@@ -179,16 +179,16 @@ def test_replay_moves_only_heads_of_stored_pairs(rng, name):
 
         def term(W):
             points = apply_head(W["text"], z[0], K), apply_head(W["image"], z[1], K)
-            batch = Batch(z[0], z[1], *points, jnp.ones(3, bool), W, jnp.int32(0))
-            return method.term(own, batch, info())
+            batch = Minibatch(z[0], z[1], *points, jnp.ones(3, bool), W, jnp.int32(0))
+            return method.extra_loss(own, batch, spec())
 
         added = jax.jit(jax.grad(term))(now)
     else:
         g = {m: 1e-3 * jnp.ones_like(W) * (m != "audio") for m, W in now.items()}
-        combine = jax.jit(lambda W: method.combine((g,), W, own, jnp.asarray(3), info()))
+        combine = jax.jit(lambda W: method.combine((g,), W, own, jnp.asarray(3), spec()))
         against = combine(now)
         g = jax.tree.map(lambda g, found: g - 2 * found, g, against)  # a constraint is violated
-        added = jax.jit(lambda W: method.combine((g,), W, own, jnp.asarray(3), info()))(now)
+        added = jax.jit(lambda W: method.combine((g,), W, own, jnp.asarray(3), spec()))(now)
     assert np.abs(added["audio"]).max() == 0
     assert np.abs(added["text"]).max() > 0
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 import hmcl_jax
-from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.evaluation import class_tree_correlation, measure_task
 
 ROOT = Path(__file__).parent.parent

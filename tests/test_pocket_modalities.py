@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hmcl_jax
-from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.evaluation import measure_task
 
 ROOT = Path(__file__).parent.parent

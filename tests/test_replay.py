@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import quadprog
 import scipy.optimize
-from task_ends import CONFIG, TAU, K, flat, heads, info, one, task_end
+from task_ends import CONFIG, TAU, K, flat, heads, one, spec, task_end
 
 from hmcl_jax import apply_head, objective
 from hmcl_jax.continual import make_method
 from hmcl_jax.continual.method import MethodState
 from hmcl_jax.continual.methods import gem
-from hmcl_jax.continual.methods.memory import (
+from hmcl_jax.continual.methods.replay_memory import (
     empty_memory,
     memory_losses,
     memory_points,
@@ -88,7 +88,7 @@ def plain_loss(params, memory, task):
 def test_memory_losses_are_the_objective_of_each_task(rng):
     params, memory = filled(rng)
     params, memory = one(params), one(memory)
-    losses = memory_losses(*memory_points(memory, params, K), memory, info())
+    losses = memory_losses(*memory_points(memory, params, K), memory, spec())
     weights = task_weights(memory)
     for task in range(3):
         mean = jnp.sum(jnp.where(memory.task == task, losses * weights, 0))
@@ -228,7 +228,7 @@ def test_gem_keeps_the_constraint_of_every_task(rng, tasks):
     def gradients(params):
         def of_task(task):
             def total(params):
-                losses = memory_losses(*memory_points(memory, params, K), memory, info())
+                losses = memory_losses(*memory_points(memory, params, K), memory, spec())
                 return jnp.sum(jnp.where(memory.task == task, losses * task_weights(memory), 0))
 
             return jax.grad(total)(params)
@@ -270,7 +270,7 @@ def test_gem_adds_the_dual_combination_of_the_memory_gradients(x64, rng):
 
 def combine_with(method, g, params, own, minibatches):
     state = MethodState((), own)
-    about = info()
+    about = spec()
     return jax.jit(lambda g: method.combine((g,), params, state, jnp.asarray(minibatches), about))(
         g
     )
@@ -305,7 +305,7 @@ def test_derpp_adds_the_gradient_of_its_two_terms(x64, rng):
     now = jax.tree.map(lambda W: W + 0.2 * rng.normal(size=W.shape), params)
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
     method = make_method("derpp", {"alpha": 0.7, "beta": 0.3, "memory": 24})
-    found = method.combine((g,), now, MethodState((), {"memory": memory}), jnp.asarray(5), info())
+    found = method.combine((g,), now, MethodState((), {"memory": memory}), jnp.asarray(5), spec())
 
     def naive(W):
         total, pairs = 0.0, 0

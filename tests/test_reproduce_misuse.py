@@ -94,7 +94,7 @@ def test_what_is_not_as_in_the_configs_stands_on_the_page(
         assert "Not the paper" not in read(tmp_path / "plain", ending).__str__()
     changed = ["--seeds", "42,123", "--set", "train.batch=64", "--method-file", mine]
     call(monkeypatch, *options, tmp_path / "out", *changed)
-    code = METHODS["halved"].make("halved", METHODS["halved"].settings).code
+    code = METHODS["halved"].method.code
     settings = "Not the paper's settings: --set train.batch=64 --seeds 42,123."
     assert settings in read(tmp_path / "out")["about"]["lead"]
     for text in (read(tmp_path / "out", "md"), read(tmp_path / "out", "html")):
@@ -267,26 +267,24 @@ def test_a_store_that_lacks_something_loses_that_section_alone(tmp_path, monkeyp
 BAD = """
 import dataclasses
 import jax.numpy as jnp
-from hmcl_jax.continual.method import Method
+from hmcl_jax.continual import Method
 from hmcl_jax.continual.methods import Entry
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    way: str
+class Bad(Method):
+    way: str = ""
 
-def make(name, settings):
-    def init(params):
-        raise SystemExit("no init")
+    def init(self, heads):
+        if self.way == "init":
+            raise SystemExit("no init")
+        return super().init(heads)
 
-    def combine(gradients, params, state, minibatches, info):
-        if settings.way == "nan":
+    def combine(self, gradients, heads, state, num_minibatches, spec):
+        if self.way == "nan":
             return {m: g * jnp.nan for m, g in gradients[0].items()}
         return {m: g[0] for m, g in gradients[0].items()}
 
-    return Method(name, settings, **({"init": init} if settings.way == "init" else {}),
-                  combine=combine)
-
-METHODS = {f"bad_{w}": Entry(Settings(w), make, "", "0", "-") for w in ("init", "nan", "shape")}
+METHODS = {f"bad_{w}": Entry(Bad(w), "", "0", "-") for w in ("init", "nan", "shape")}
 """
 
 

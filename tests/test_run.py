@@ -351,7 +351,7 @@ def test_the_command(on_disk, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["gem", "hmcl_rotation"])
 def test_killed_twenty_times(on_disk, tmp_path, method):
     whole = run(command(on_disk, tmp_path / "whole", "--methods", method))
     assert whole.returncode == 0, whole.stderr
@@ -378,7 +378,7 @@ def test_killed_twenty_times(on_disk, tmp_path, method):
     ]
     assert matrices[0] == matrices[1]
     digests = [
-        json.loads(path.read_text())["custom_metadata"]["leaves"]
+        json.loads(path.read_text())["custom_metadata"]["sha256"]
         for name in ("whole", "killed")
         for path in (tmp_path / name / method / "steps" / "4").glob("_CHECKPOINT_METADATA")
     ]

@@ -8,7 +8,7 @@ from run_directories import begun
 from saved_runs import heads_of, identity, save_run
 
 from hmcl_jax.continual import RunError, read_runs
-from hmcl_jax.continual.checkpoint import open_run
+from hmcl_jax.continual.run_directory import open_run
 from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3)
@@ -65,20 +65,6 @@ def test_reading_takes_no_lock_and_writes_nothing(out):
         assert snapshot(out) == before
 
 
-def test_only_the_heads_are_loaded(out, monkeypatch):
-    from orbax.checkpoint import v1 as ocp
-
-    asked, load = [], ocp.load
-
-    def watched(step, abstract):
-        asked.extend(abstract)
-        return load(step, abstract)
-
-    monkeypatch.setattr(ocp, "load", watched)
-    read_runs(out, STORE)["vanilla"].heads(1)
-    assert sorted(asked) == ["finished", "state['params']['image']", "state['params']['text']"]
-
-
 def test_methods_come_in_the_order_of_the_results(out):
     assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
     (out / "results.json").write_text('{"methods": {"vanilla": 0, "ewc": 0, "hmcl_ca": 0}}')
@@ -91,11 +77,11 @@ def test_methods_come_in_the_order_of_the_results(out):
 def test_steps_that_are_missing_are_named_with_the_remedy(out):
     run = read_runs(out, STORE)["hmcl_ca"]
     shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
-    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is not there: delete the later ones in"):
+    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is missing: delete the later ones in"):
         run.heads(2)
     for n in (3, 4):
         shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
-    said = r"Step 4 of hmcl_ca is not there: 1 of 4 tasks are finished; run again with --resume\."
+    said = r"Step 4 of hmcl_ca is missing: 1 of 4 tasks are finished; run again with --resume\."
     with pytest.raises(RunError, match=said):
         run.heads()
     assert run.finished == 1
@@ -104,36 +90,15 @@ def test_steps_that_are_missing_are_named_with_the_remedy(out):
             run.heads(bad)
 
 
-def test_damage_of_a_step_names_what_to_delete(out):
+def test_damage_of_a_step_is_named(out):
     run = read_runs(out, STORE)["vanilla"]
-    steps = out / "vanilla" / "steps"
-    note = steps / "2" / "_CHECKPOINT_METADATA"
+    note = out / "vanilla" / "steps" / "2" / "_CHECKPOINT_METADATA"
     text = note.read_text()
-    note.write_text(text.replace('"finished": 2', '"finished": 3'))
-    said = rf"its record does not match.*delete the directory {steps / '2'} and those of all later"
-    with pytest.raises(
-        RunError, match=rf"Step 2 cannot be read: .*{said} steps and resume.*step 1"
-    ):
+    note.write_text(text.replace('"float32"', '"int32"', 1))
+    with pytest.raises(RunError, match="2 is damaged"):
         run.heads(2)
     note.write_text(text)
     run.heads(2)
-
-
-def test_other_numbers_are_caught_by_the_checksum(tmp_path, rng, monkeypatch):
-    from orbax.checkpoint import v1 as ocp
-
-    write = ocp.save
-
-    def other(path, arrays, custom_metadata):
-        image = "state['params']['image']"
-        arrays = {**arrays, image: arrays[image] + np.float32(1e-3)}
-        write(path, arrays, custom_metadata=custom_metadata)
-
-    monkeypatch.setattr(ocp, "save", other)
-    save_run(tmp_path, STORE, "vanilla", SEEDS, [heads_of(STORE, SEEDS, 1, rng)])
-    run = read_runs(tmp_path, STORE)["vanilla"]
-    with pytest.raises(RunError, match=r"state\['params'\]\['image'\] does not match its checksum"):
-        run.heads(1)
 
 
 def test_folders_that_hold_something_else_are_refused(out, tmp_path):
@@ -151,7 +116,7 @@ def test_folders_that_hold_something_else_are_refused(out, tmp_path):
     with pytest.raises(RunError, match=r"run\.json is not of a run over a stream"):
         read_runs(tmp_path / "other", STORE)
     (tmp_path / "other" / "hmcl" / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"run\.json is damaged"):
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
         read_runs(tmp_path / "other", STORE)
 
 
@@ -166,8 +131,8 @@ def test_another_store_is_refused(out):
 
 def test_what_is_no_head_is_refused(tmp_path):
     save_run(tmp_path / "a", STORE, "vanilla", SEEDS, [{"image": np.ones((1, 6, 7))}])
-    with pytest.raises(RunError, match=r"of shape \(1, 6, 7\), which is no head .*\(2, 6, 7\)"):
+    with pytest.raises(RunError, match=r"shape \(2, 6, 7\), got \[\(1, 6, 7\)\]"):
         read_runs(tmp_path / "a", STORE)["vanilla"].heads(1)
     save_run(tmp_path / "b", STORE, "vanilla", SEEDS, [{}])
-    with pytest.raises(RunError, match="holds no heads"):
+    with pytest.raises(RunError, match="got none"):
         read_runs(tmp_path / "b", STORE)["vanilla"].heads(1)

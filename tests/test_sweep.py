@@ -27,9 +27,9 @@ def stream():
 
 
 def test_every_method_with_knobs_is_swept_here():
-    assert set(POINTS) == {name for name, entry in METHODS.items() if entry.knobs}
+    assert set(POINTS) == {name for name, entry in METHODS.items() if entry.method.sweepable}
     for name, points in POINTS.items():
-        assert set(METHODS[name].knobs) <= {key for point in points for key in point}
+        assert set(METHODS[name].method.sweepable) <= {key for point in points for key in point}
 
 
 @pytest.mark.parametrize(

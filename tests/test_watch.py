@@ -9,49 +9,30 @@ import optax
 import pytest
 
 import hmcl_jax
-from hmcl_jax.continual import TrainConfig, run_stream
+from hmcl_jax.continual import Carried, Setting, TrainConfig, learn_task, make_method, run_stream
 from hmcl_jax.continual.config import Schedule
-from hmcl_jax.continual.fit import Fitter
-from hmcl_jax.continual.method import TaskEnd, TaskInfo
-from hmcl_jax.continual.methods import make_method
-from hmcl_jax.continual.pairs import training_pairs
+from hmcl_jax.continual.methods.hmcl import protection_in
 from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=3, dimension=12, seed=3)
 ONE = TrainConfig(batch=64, classification=Schedule(1, 1e-2), retrieval=Schedule(1, 1e-2))
 
 
-def info_of(task, first, config):
-    return TaskInfo(task.kind, task.general, task.specific, first, STORE.K, STORE.tau, config)
-
-
 def second_task(settings, config=ONE):
     """Heads at the start of the second task, and what its training gives; two seeds."""
     method = make_method("hmcl_ca", settings)
-    fitter = Fitter(method, config)
-    params = hmcl_jax.identity_heads(["image", "text"], dim=12)
-    params = jax.tree.map(lambda W: jnp.stack([W, 1.1 * W]), params)
-    state = method.init(params)
-    for place in range(2):
-        task = STORE.tasks[place]
-        info = info_of(task, place == 0, config)
-        tx = method.transform(config, info)
-        opt_state = method.begin_task(jax.vmap(tx.init)(params), state, params, info)
-        fitted = fitter(params, opt_state, state, task, info, [0, 1], place)
-        if place == 0:
-            data = training_pairs(task)
-            features = {task.general: data.general, task.specific: data.specific}
-            counts = {m: np.ones(len(x), np.int32) for m, x in features.items()}
-            end = TaskEnd(
-                info, features, counts, data.pairs, data.general, data.specific, (0, 1), place
-            )
-            params = fitted.params
-            state = method.end_task(state, params, end)
-    return method, params, opt_state, fitted, state
+    setting = Setting(STORE.K, STORE.tau, (0, 1), config)
+    heads = hmcl_jax.identity_heads(["image", "text"], dim=12)
+    heads = jax.tree.map(lambda W: jnp.stack([W, 1.1 * W]), heads)
+    carried = Carried(heads, None, method.init(heads))
+    for index in range(2):
+        start = carried.heads
+        carried, learned = learn_task(method, carried, [(STORE.tasks[index], index)], setting)
+    return start, carried, learned.metrics
 
 
-def protection_of(opt_state, placement="post+anchor"):
-    return opt_state[0 if placement == "pre" else 1].protection
+def protection_of(carried):
+    return protection_in(carried.opt_state)
 
 
 def one(tree, seed):
@@ -61,16 +42,16 @@ def one(tree, seed):
 @pytest.mark.parametrize("variant", ["mr", "ca", "rotation"])
 def test_a_step_of_a_task_is_measured_as_it_was_taken(variant):
     beta = 0.25
-    method, start, opt_state, fitted, _ = second_task({"variant": variant, "beta": beta})
+    start, carried, metrics = second_task({"variant": variant, "beta": beta})
     for seed in range(2):
-        protection = one(protection_of(opt_state), seed)
+        protection = one(protection_of(carried), seed)
         taken = jax.tree.map(
-            lambda now, then: (now - then) / (1 - beta), one(fitted.params, seed), one(start, seed)
+            lambda now, then: (now - then) / (1 - beta), one(carried.heads, seed), one(start, seed)
         )
         # The first step of Adam is the sign of the gradient; corrected, its free part is left.
         # What was taken must have the logged defect, and be as long as logged.
         defect = hmcl_jax.lorentz_defect(taken, protection)
-        logged = one(fitted.figures, seed)
+        logged = one(metrics, seed)
         assert abs(float(logged["defect_after"][0]) - float(defect) ** 0.5) < 2e-3
         np.testing.assert_allclose(logged["step"][0], optax.tree.norm(taken), rtol=1e-4)
         distance = (1 - beta) * optax.tree.norm(taken)
@@ -78,41 +59,40 @@ def test_a_step_of_a_task_is_measured_as_it_was_taken(variant):
         if variant != "rotation":
             assert float(logged["defect_after"][0]) < 1e-3 * float(logged["defect_before"][0])
         assert float(logged["defect_before"][0]) > 1e-3
-    figures = method.log(None, fitted)
-    np.testing.assert_allclose(
-        figures["anchor_bound"], (1 - beta) / beta * np.asarray(fitted.figures["step"]), rtol=1e-6
-    )
-    for modality, rank in protection_of(opt_state).rank.items():
-        np.testing.assert_array_equal(figures[f"rank_{modality}"], rank)
+    bound = (1 - beta) / beta * metrics["step"]
+    np.testing.assert_allclose(metrics["anchor_bound"], bound, rtol=1e-6)
+    for modality, rank in protection_of(carried).rank.items():
+        np.testing.assert_array_equal(metrics[f"rank_{modality}"], rank)
         assert (np.asarray(rank) > 0).all()
 
 
 def test_before_correction_it_is_the_step_of_adamw():
     """Without protection nothing is corrected, so the step then is AdamW's own."""
-    _, start, opt_state, fitted, _ = second_task({"variant": "mr", "beta": 0.0})
+    start, carried, metrics = second_task({"variant": "mr", "beta": 0.0})
     method = make_method("vanilla", {})
-    info = info_of(STORE.tasks[1], False, ONE)
-    tx = method.transform(ONE, info)
-    plain = Fitter(method, ONE)(
-        start, jax.vmap(tx.init)(start), method.init(start), STORE.tasks[1], info, [0, 1], 1
+    plain, _ = learn_task(
+        method,
+        Carried(start, None, method.init(start)),
+        [(STORE.tasks[1], 1)],
+        Setting(STORE.K, STORE.tau, (0, 1), ONE),
     )
     for seed in range(2):
-        protection = one(protection_of(opt_state), seed)
-        step = jax.tree.map(jnp.subtract, one(plain.params, seed), one(start, seed))
+        protection = one(protection_of(carried), seed)
+        step = jax.tree.map(jnp.subtract, one(plain.heads, seed), one(start, seed))
         expected = hmcl_jax.lorentz_defect(step, protection) ** 0.5
-        np.testing.assert_allclose(fitted.figures["defect_before"][seed, 0], expected, rtol=1e-3)
+        np.testing.assert_allclose(metrics["defect_before"][seed, 0], expected, rtol=1e-3)
         omega = hmcl_jax.generator(hmcl_jax.shared_rotation(step, protection), protection)
         angles = np.linalg.norm(omega) / np.sqrt(2)  # every angle is an eigenvalue twice
-        np.testing.assert_allclose(fitted.figures["rotation"][seed, 0], angles, rtol=1e-3)
-    assert "anchor_bound" not in make_method("hmcl_mr", {"beta": 0.0}).log(None, fitted)
+        np.testing.assert_allclose(metrics["rotation"][seed, 0], angles, rtol=1e-3)
+    assert "anchor_bound" not in metrics
 
 
 def test_projecting_before_adamw_leaves_a_defect():
-    figures = second_task({"variant": "mr", "placement": "pre"})[3].figures
-    after, before = (np.asarray(figures[f"defect_{when}"]) for when in ("after", "before"))
+    metrics = second_task({"variant": "mr", "placement": "pre"})[2]
+    after, before = (metrics[f"defect_{when}"] for when in ("after", "before"))
     assert (after > 0.05 * before).all()
     assert (before > 0).all()
-    assert "anchor_distance" not in figures
+    assert "anchor_distance" not in metrics
 
 
 @pytest.mark.slow

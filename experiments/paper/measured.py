@@ -1,5 +1,6 @@
 """What needs no run of its own: ranks from features, the time of one stage. Kept once measured."""
 
+import dataclasses
 import json
 import sys
 import time
@@ -42,11 +43,11 @@ def protected_ranks(store: Store, variance: float, min_rank: int) -> dict[str, l
     """Protected directions of each modality after every task but the last."""
     method = make_method("hmcl_mr", {"variance": variance, "min_rank": min_rank})
     stage = Stage(method, TrainConfig(), store.dimension)
-    ranks: dict[str, list[int]] = {modality: [] for modality in stage.params}
+    ranks: dict[str, list[int]] = {modality: [] for modality in stage.carried.heads}
     for name in store.orders["canonical"][:-1]:
         stage = stage.seen(store[name])
-        heads = {modality: W[0] for modality, W in stage.params.items()}
-        found = protect(stage.state.shared, heads, variance=variance, min_rank=min_rank)
+        heads = {modality: W[0] for modality, W in stage.carried.heads.items()}
+        found = protect(stage.carried.state.shared, heads, variance=variance, min_rank=min_rank)
         for modality, rank in found.rank.items():
             ranks[modality].append(int(rank))
     return ranks
@@ -65,7 +66,7 @@ def fit_times(
     stages = {}
     for label, job in jobs.items():
         there = Stage(make_method(job.method, job.settings), job.train, store.dimension)
-        there.seeds = (seed,)
+        there.setting = dataclasses.replace(there.setting, seeds=(seed,))
         for old in before:
             there = there.learned(old)
         there.learned(task)  # compiles
@@ -75,6 +76,6 @@ def fit_times(
         for label, there in stages.items():
             start = time.perf_counter()
             after = there.learned(task)
-            jax.block_until_ready((after.params, after.state))
+            jax.block_until_ready((after.carried.heads, after.carried.state))
             seconds[label].append(time.perf_counter() - start)
     return seconds

@@ -14,7 +14,7 @@ from typing import Any
 from hmcl_jax.continual import ConfigError, TrainConfig, make_method
 from hmcl_jax.continual.config import read_toml
 from hmcl_jax.continual.experiment import apply_variant, read_experiment
-from hmcl_jax.continual.run import own_config
+from hmcl_jax.continual.learner import own_config
 from hmcl_jax.data.store import Store, Task
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "paper"

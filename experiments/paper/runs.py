@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from hmcl_jax.continual import Event, RunError, SavedRun, StreamResult, read_runs, run_stream
-from hmcl_jax.continual.checkpoint import STEPS, latest_step
 from hmcl_jax.continual.plugins import is_users
+from hmcl_jax.continual.run_directory import STEPS, finished_tasks
 from hmcl_jax.data.store import Store
 from paper.plan import Item, Job
 
@@ -23,7 +23,7 @@ def unique(items: Iterable[Item]) -> dict[str, Job]:
 
 def finished(job: Job, out: Path) -> int:
     """How many tasks of a job are done."""
-    return latest_step(out / RUNS / job.folder / job.method / STEPS) or 0
+    return finished_tasks(out / RUNS / job.folder / job.method)
 
 
 def run_jobs(
@@ -63,7 +63,7 @@ def run_jobs(
             )
             results[folder] = found[job.method]
             if folder not in whole:
-                keep_last(out / RUNS / folder / job.method / STEPS)
+                keep_last(out / RUNS / folder / job.method)
         except FloatingPointError as error:
             failures[folder] = str(error)
         except RunError:
@@ -87,11 +87,11 @@ def described(error: BaseException) -> str:
     return text
 
 
-def keep_last(steps: Path) -> None:
+def keep_last(run: Path) -> None:
     """Removes all checkpoints of a finished run but the last."""
-    last = latest_step(steps)
-    for step in steps.iterdir():
-        if step.name.isdigit() and int(step.name) < (last or 0):
+    last = finished_tasks(run)
+    for step in (run / STEPS).iterdir():
+        if step.name.isdigit() and int(step.name) < last:
             shutil.rmtree(step)
 
 

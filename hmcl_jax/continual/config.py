@@ -110,7 +110,7 @@ class TrainConfig:
       mesh: devices that share the work, ``"2x4"`` for two groups that share the seeds, of four each
         that share the minibatches of a step; see :mod:`hmcl_jax.continual.mesh`.
       on_bad: what happens to a seed whose gradient is not finite: ``"stop"``, or ``"skip"`` the
-        step; see :mod:`hmcl_jax.continual.guard`.
+        step; see :mod:`hmcl_jax.continual.health`.
       spike: a seed stops if its loss rises to this many times what it was at the task's start.
     """
 
@@ -199,7 +199,10 @@ def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") ->
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where or 'The config'} must be a table, got {table!r}.")
-    hints = typing.get_type_hints(type(default))
+    # Fields of a method that are no settings cannot be set by a table.
+    settings = [f.name for f in dataclasses.fields(default) if f.metadata.get("setting", True)]  # type: ignore[arg-type]
+    all_hints = typing.get_type_hints(type(default))
+    hints = {name: all_hints[name] for name in settings}
     changes = {}
     for key, value in table.items():
         path = f"{where}.{key}" if where else key

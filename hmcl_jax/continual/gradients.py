@@ -1,14 +1,15 @@
 """The objective of a task for one seed: sums of minibatch gradients, and optimizer steps.
 
-The general side of a classification task, its class prototypes, goes through its head once per
-step: the heads are constant in between, and the gradient is pulled back once.
-
-With a `data_axis`, the devices along that axis of a mesh share the minibatches: each sums its own,
-and one all-reduce makes the sum whole.
+The functions here are pure; :mod:`hmcl_jax.continual.programs` compiles them for all seeds. The
+general side of a classification task, its class prototypes, goes through its head once per feed:
+the heads are constant in between, and the gradient is pulled back once. With a `data_axis`, the
+devices along that axis of a mesh share the minibatches: each sums its own, and one all-reduce makes
+the sum whole.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,82 +18,166 @@ from jax.flatten_util import ravel_pytree
 
 from hmcl_jax import objective
 from hmcl_jax.continual.config import ConfigError
-from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskInfo, Watch
+from hmcl_jax.continual.feed import Feed, Rows, rows_of
+from hmcl_jax.continual.guard import halt_on_nonfinite
+from hmcl_jax.continual.method import (
+    Heads,
+    Method,
+    MethodState,
+    Minibatch,
+    TaskSpec,
+    TrainState,
+    forget,
+)
 from hmcl_jax.head import apply_head
 
-# Number of a minibatch to its general rows, specific rows, general numbers, which are valid, and
-# its place in the epoch.
-Fetched = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-Fetch = Callable[[jax.Array], Fetched]
+
+class Total(NamedTuple):
+    """Sums over minibatches.
+
+    Attributes:
+      gradient: of the heads.
+      loss: of the first probe.
+    """
+
+    gradient: Heads
+    loss: jax.Array
 
 
-def apply_gradient(
-    tx: optax.GradientTransformation, watch: Watch, gradient: Heads, params: Heads, opt_state: Any
-) -> tuple[Heads, Any, dict[str, jax.Array]]:
-    """One optimizer step, and what the method measures of it."""
-    updates, new_state = tx.update(gradient, opt_state, params)
-    moved = optax.apply_updates(params, updates)
-    return moved, new_state, watch(gradient, params, opt_state, moved)
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The loss of a task's minibatches, within a compiled program.
+
+    Attributes:
+      spec: of the task.
+      fetch: number of a minibatch to its rows.
+      prototypes: features of the classes.
+      method: None if it adds nothing to the loss.
+      state: of the method.
+    """
+
+    spec: TaskSpec
+    fetch: Callable[[jax.Array], Rows]
+    prototypes: jax.Array
+    method: Method | None
+    state: MethodState
+
+    @classmethod
+    def of(
+        cls, method: Method | None, spec: TaskSpec, state: MethodState, feed: Feed, axis: str | None
+    ) -> "Objective":
+        """The objective over the minibatches of a feed."""
+        return cls(spec, rows_of(feed, spec, axis), feed.prototypes, method, state)
+
+    def sum(self, heads: Heads, first: Any, count: Any, axis: str | None = None) -> Total:
+        """Sum of the gradients and losses at `heads` over minibatches ``first, first + 1, ...``."""
+        points, pull_back = self._prototype_points(heads)
+        zero = jax.tree.map(jnp.zeros_like, (heads, points))
+        value_and_grad = jax.value_and_grad(self._loss, argnums=(0, 1))
+
+        def add(number: jax.Array, sums: Any) -> Any:
+            loss, gradients = value_and_grad(heads, points, self.fetch(first + number))
+            return jax.tree.map(jnp.add, sums, (gradients, loss))
+
+        no_loss = jnp.zeros((), heads[self.spec.specific].dtype)
+        (gradient, of_points), loss = sum_minibatches(count, add, (zero, no_loss), axis)
+        return all_reduce(Total(jax.tree.map(jnp.add, gradient, pull_back(of_points)), loss), axis)
+
+    def combined(self, method: Method, heads: Heads, number: jax.Array) -> Total:
+        """What `method` makes of the gradients of all its probes on one minibatch."""
+        gradients: tuple[Heads, ...] = ()
+        losses = []
+        one = jnp.ones((), jnp.int32)
+        for probe in method.probes(self.spec):
+            total = self.sum(probe(heads, gradients, self.state), number, one)
+            gradients = (*gradients, total.gradient)
+            losses.append(total.loss)
+        return Total(combine(method, gradients, heads, self.state, one, self.spec), losses[0])
+
+    def _prototype_points(self, heads: Heads) -> tuple[jax.Array, Callable[[jax.Array], Heads]]:
+        """Points of the class prototypes and the way back; nothing for retrieval."""
+        spec, nothing = self.spec, jax.tree.map(jnp.zeros_like, heads)
+        W = heads[spec.general]
+        if spec.kind == "retrieval":
+            return jnp.zeros((), W.dtype), lambda _: nothing
+        features = self.prototypes.astype(W.dtype)
+        points, back = jax.vjp(lambda W: apply_head(W, features, spec.K), W)
+        return points, lambda gradient: {**nothing, spec.general: back(gradient)[0]}
+
+    def _loss(self, heads: Heads, prototype_points: jax.Array, rows: Rows) -> jax.Array:
+        """Loss of one minibatch."""
+        spec, W = self.spec, heads[self.spec.specific]
+        specific, general = rows.specific.astype(W.dtype), rows.general
+        points = apply_head(W, specific, spec.K)
+        settings: dict[str, Any] = {
+            "tau": spec.tau,
+            "K": spec.K,
+            "kappa": spec.train.kappa,
+            "entailment_weight": spec.train.entailment_weight,
+            "valid": rows.valid,
+        }
+        classification = spec.kind == "classification"
+        if classification:
+            loss = objective.prototype_loss(prototype_points, points, rows.classes, **settings)
+        else:
+            general = general.astype(W.dtype)
+            general_points = apply_head(heads[spec.general], general, spec.K)
+            loss = objective.pair_loss(general_points, points, **settings)
+        if self.method is None or self.method.extra_loss is None:
+            return loss
+        if classification:
+            general = self.prototypes[rows.classes].astype(W.dtype)
+            general_points = prototype_points[rows.classes]
+        seen = Minibatch(general, specific, general_points, points, rows.valid, heads, rows.number)
+        return loss + self.method.extra_loss(self.state, seen, spec)
 
 
-def step_gradient(
-    method: Method,
-    info: TaskInfo,
-    params: Heads,
-    state: MethodState,
-    general: jax.Array,
-    fetch: Fetch,
-    minibatches: jax.Array,
-    data_axis: str | None = None,
-) -> tuple[Heads, jax.Array]:
-    """What the optimizer steps with: gradients of all stages, combined; and the sum of losses."""
-    if not method.per_minibatch:
-        return _combined(method, info, params, state, general, fetch, minibatches, data_axis)
-    one = jnp.ones((), jnp.int32)
-    zero = (jax.tree.map(jnp.zeros_like, params), jnp.zeros((), params[info.specific].dtype))
-
-    def add(number: jax.Array, carry: Any) -> Any:
-        found = _combined(method, info, params, state, general, lambda _: fetch(number), one)
-        return jax.tree.map(jnp.add, carry, found)
-
-    return _whole(_loop(minibatches, add, zero, data_axis), data_axis)
+def sum_minibatches(
+    count: jax.Array, add: Callable[[jax.Array, Any], Any], zero: Any, axis: str | None
+) -> Any:
+    """Sum over all minibatches, or over this device's: k, k + D, k + 2 D, ... on device k of D."""
+    if axis is None:
+        return jax.lax.fori_loop(0, count, add, zero)
+    first, apart = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+    own = (count - first + apart - 1) // apart
+    return jax.lax.fori_loop(0, own, lambda i, carry: add(first + i * apart, carry), zero)
 
 
-def _combined(
-    method: Method,
-    info: TaskInfo,
-    params: Heads,
-    state: MethodState,
-    general: jax.Array,
-    fetch: Fetch,
-    minibatches: jax.Array,
-    data_axis: str | None = None,
-) -> tuple[Heads, jax.Array]:
-    gradients: tuple[Heads, ...] = ()
-    losses = []
-    for _ in range(method.stages(info)):
-        at = method.point(params, gradients, state)
-        gradient, loss = sum_gradients(
-            method, info, at, state, general, fetch, minibatches, data_axis
-        )
-        gradients = (*gradients, gradient)
-        losses.append(loss)
-    return combine(method, gradients, params, state, minibatches, info), losses[0]
+def all_reduce(sums: Any, axis: str | None) -> Any:
+    """The sums of all devices, as one vector, because every array is an all-reduce of its own."""
+    if axis is None:
+        return sums
+    flat, unravel = ravel_pytree(sums)
+    return unravel(jax.lax.psum(flat, axis))
+
+
+def accumulate(objective: Objective, point: Heads, total: Total, count: Any, axis: Any) -> Total:
+    """`total` with the gradients of a feed at `point`."""
+    method = objective.method
+    if method is None or not method.per_minibatch:
+        return jax.tree.map(jnp.add, total, objective.sum(point, 0, count, axis))
+    zero = Total(jax.tree.map(jnp.zeros_like, point), jnp.zeros_like(total.loss))
+
+    def add(number: jax.Array, sums: Any) -> Any:
+        return jax.tree.map(jnp.add, sums, objective.combined(method, point, number))
+
+    found = all_reduce(sum_minibatches(count, add, zero, axis), axis)
+    return jax.tree.map(jnp.add, total, found)
 
 
 def combine(
     method: Method,
     gradients: tuple[Heads, ...],
-    params: Heads,
+    heads: Heads,
     state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
+    num_minibatches: jax.Array,
+    spec: TaskSpec,
 ) -> Heads:
     """The method's gradient, which must be like the heads: sums would broadcast another one."""
-    found = method.combine(gradients, params, state, minibatches, info)
+    found = method.combine(gradients, heads, state, num_minibatches, spec)
     wanted, given = (
         {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
-        for leaves, _ in map(jax.tree_util.tree_flatten_with_path, (params, found))
+        for leaves, _ in map(jax.tree_util.tree_flatten_with_path, (heads, found))
     )
     if wanted != given:
         raise ConfigError(
@@ -101,129 +186,32 @@ def combine(
     return found
 
 
-def sum_gradients(
-    method: Method,
-    info: TaskInfo,
-    params: Heads,
-    state: MethodState,
-    general: jax.Array,
-    fetch: Fetch,
-    minibatches: jax.Array,
-    data_axis: str | None = None,
-) -> tuple[Heads, jax.Array]:
-    """Sum over minibatches of the gradients and losses at `params`."""
-    hoisted, pull_back = _hoist(info, params, general)
-    zero = jax.tree.map(jnp.zeros_like, (params, hoisted))
-    carry = (*zero, jnp.zeros((), params[info.specific].dtype))
-
-    def add(number: jax.Array, carry: Any) -> Any:
-        batch = fetch(number)
-        loss, gradients = jax.value_and_grad(_loss, argnums=(0, 1))(
-            params, hoisted, batch, general, method, info, state
-        )
-        return jax.tree.map(jnp.add, carry, (*gradients, loss))
-
-    total, of_hoisted, loss = _loop(minibatches, add, carry, data_axis)
-    return _whole((jax.tree.map(jnp.add, total, pull_back(of_hoisted)), loss), data_axis)
-
-
-def _loop(
-    minibatches: jax.Array, add: Callable[[jax.Array, Any], Any], zero: Any, data_axis: str | None
-) -> Any:
-    """Sum over all minibatches, or over this device's: k, k + D, k + 2 D, ... on device k of D."""
-    if data_axis is None:
-        return jax.lax.fori_loop(0, minibatches, add, zero)
-    first, apart = jax.lax.axis_index(data_axis), jax.lax.axis_size(data_axis)
-    own = (minibatches - first + apart - 1) // apart
-    return jax.lax.fori_loop(0, own, lambda i, carry: add(first + i * apart, carry), zero)
-
-
-def _whole(sums: Any, data_axis: str | None) -> Any:
-    """The sums of all devices, as one vector, because every array is an all-reduce of its own."""
-    if data_axis is None:
-        return sums
-    flat, unravel = ravel_pytree(sums)
-    return unravel(jax.lax.psum(flat, data_axis))
-
-
-def _hoist(
-    info: TaskInfo, params: Heads, general: jax.Array
-) -> tuple[jax.Array, Callable[[jax.Array], Heads]]:
-    """Points of the class prototypes and the way back; nothing for retrieval."""
-    if info.kind == "retrieval":
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        return jnp.zeros((), params[info.general].dtype), lambda _: nothing
-    W = params[info.general]
-    points, back = jax.vjp(lambda W: apply_head(W, general.astype(W.dtype), info.K), W)
-
-    def pull_back(gradient: jax.Array) -> Heads:
-        found = dict(jax.tree.map(jnp.zeros_like, params))
-        found[info.general] = back(gradient)[0]
-        return found
-
-    return points, pull_back
-
-
-def _loss(
-    params: Heads,
-    hoisted: jax.Array,
-    batch: Fetched,
-    prototypes: jax.Array,
-    method: Method,
-    info: TaskInfo,
-    state: MethodState,
-) -> jax.Array:
-    """Loss of one minibatch."""
-    general, specific, numbers, valid, place = batch
-    W = params[info.specific]
-    specific = specific.astype(W.dtype)
-    points = apply_head(W, specific, info.K)
-    settings: dict[str, Any] = {
-        "tau": info.tau,
-        "K": info.K,
-        "kappa": info.config.kappa,
-        "entailment_weight": info.config.entailment_weight,
-        "valid": valid,
-    }
-    if info.kind == "classification":
-        loss = objective.prototype_loss(hoisted, points, numbers, **settings)
-    else:
-        general = general.astype(W.dtype)
-        hoisted = apply_head(params[info.general], general, info.K)
-        loss = objective.pair_loss(hoisted, points, **settings)
-    if method.term is None:
-        return loss
-    if info.kind == "classification":
-        hoisted, general = hoisted[numbers], prototypes[numbers].astype(W.dtype)
-    seen = Batch(general, specific, hoisted, points, valid, params, place)
-    return loss + method.term(state, seen, info)
+def step(
+    method: Method, spec: TaskSpec, state: TrainState, gradient: Heads
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One optimizer step, and what the method measures of it."""
+    tx = halt_on_nonfinite(method.optimizer(spec), spec.train.on_bad)
+    updates, opt_state = tx.update(gradient, state.opt_state, state.heads)
+    heads = optax.apply_updates(state.heads, updates)
+    after = state._replace(heads=heads, opt_state=opt_state)
+    before, now = (s._replace(opt_state=s.opt_state.inner) for s in (state, after))
+    metrics = method.step_metrics(gradient, before, now, spec)
+    return after._replace(opt_state=forget(opt_state)), metrics
 
 
 def step_each(
-    method: Method,
-    tx: optax.GradientTransformation,
-    watch: Watch,
-    info: TaskInfo,
-    params: Heads,
-    opt_state: Any,
-    state: MethodState,
-    general: jax.Array,
-    fetch: Fetch,
-    minibatches: jax.Array,
-) -> Any:
-    """One optimizer step per minibatch; figures are those of the last one."""
-    one = jnp.ones((), jnp.int32)
+    objective: Objective, state: TrainState, loss: jax.Array, count: jax.Array
+) -> tuple[TrainState, jax.Array, dict[str, jax.Array]]:
+    """One optimizer step per minibatch; the metrics are those of the last one."""
+    method, spec = objective.method, objective.spec
+    assert method is not None
 
-    def step(number: jax.Array, carry: Any) -> Any:
-        params, opt_state, total, _ = carry
-        gradient, loss = _combined(
-            method, info, params, state, general, lambda _: fetch(number), one
-        )
-        params, opt_state, figures = apply_gradient(tx, watch, gradient, params, opt_state)
-        return params, opt_state, total + loss, figures
+    def one(number: jax.Array, carry: Any) -> Any:
+        state, loss, _ = carry
+        total = objective.combined(method, state.heads, number)
+        state, metrics = step(method, spec, state, total.gradient)
+        return state, loss + total.loss, metrics
 
-    figures = jax.eval_shape(watch, params, params, opt_state, params)
-    figures = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), figures)
-    carry = (params, opt_state, jnp.zeros((), params[info.specific].dtype), figures)
-    params, opt_state, total, figures = jax.lax.fori_loop(0, minibatches, step, carry)
-    return (params, opt_state), (total / minibatches, figures)
+    metrics = jax.eval_shape(lambda s: step(method, spec, s, s.heads)[1], state)
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+    return jax.lax.fori_loop(0, count, one, (state, loss, blank))

@@ -1,15 +1,13 @@
 """Devices that share the training of a task: a mesh with the axes 'seed' and 'data'.
 
-Groups of devices along 'seed' have seeds of their own and never speak to each other. The devices of
-a group, along 'data', share the minibatches of a step: device k of D takes the minibatches k,
-k + D, k + 2 D, ... and one all-reduce per gradient of the objective makes their sum whole (per
-optimizer step, unless a method takes several gradients for one; seeds that a device maps over
-have theirs one after the other). Heads, optimizer state and features are whole on every device of
-a group, and each steps its own copy.
+Groups of devices along 'seed' have seeds of their own and never communicate. The devices of a
+group, along 'data', share the minibatches of a step: device k of D takes the minibatches k, k + D,
+k + 2 D, ..., and one all-reduce per feed and gradient makes their sum whole. Heads, optimizer state
+and features are whole on every device of a group, and each steps its own copy.
 
 Only the training of a task is on the mesh. Between tasks every process holds whole, ordinary
-arrays, so that what methods do at a task's ends, evaluation and checkpoints know nothing of it,
-and a run may go on with another mesh.
+arrays, so that hooks of methods, scoring and checkpoints are independent of it, and a run may be
+resumed on another mesh.
 """
 
 from collections.abc import Callable
@@ -64,8 +62,8 @@ def check_mesh(config: TrainConfig, seeds: int) -> None:
         )
 
 
-class Layout:
-    """Where the training of a task happens: on one device as it is, or on a mesh.
+class DeviceMesh:
+    """Where the training of a task happens: on one device, or on a mesh.
 
     Args:
       shape: devices along 'seed' and along 'data'.
@@ -88,51 +86,45 @@ class Layout:
                 devices=jax.devices()[: shape[0] * shape[1]],
             )
 
-    def over_seeds(self, run: Callable[..., Any], dealt: bool = False) -> Callable[..., Any]:
-        """A function of four arguments with a seed axis, and of others without, on the mesh.
-
-        Args:
-          run: the function.
-          dealt: whether the fourth argument comes from :meth:`deal`.
-
-        Returns:
-          A function of the same arguments.
-        """
+    def map(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A function ``(of seeds, fed, of all)`` on the mesh; `fed` may come from :meth:`deal`."""
         if self._mesh is None:
             return run
         mesh = self._mesh
 
-        def spread(*arguments: Any) -> Any:
-            of_seeds, of_all = (PartitionSpec(SEED),), (PartitionSpec(),)
-            fed = jax.tree.map(self._dealt, arguments[3]) if dealt else of_seeds[0]
-            specs = (*of_seeds * 3, fed, *of_all * (len(arguments) - 4))
+        def mapped(of_seeds: Any, fed: Any, of_all: Any) -> Any:
+            # A tuple of arrays was dealt; one array is the same order on all devices of a group.
+            dealt = (
+                jax.tree.map(self._dealt, fed) if isinstance(fed, tuple) else PartitionSpec(SEED)
+            )
+            specs = (PartitionSpec(SEED), dealt, PartitionSpec())
             # Unchecked, because with checks `jax.grad` itself all-reduces, at every minibatch.
             return jax.shard_map(
                 run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(SEED), check_vma=False
-            )(*arguments)
+            )(of_seeds, fed, of_all)
 
-        return spread
+        return mapped
 
-    def spread(self, tree: Any) -> Any:
+    def shard_seeds(self, tree: Any) -> Any:
         """Arrays with a seed axis, the same in all processes, on the devices."""
         return self._put(tree, PartitionSpec(SEED))
 
-    def copy(self, tree: Any) -> Any:
+    def replicate(self, tree: Any) -> Any:
         """Arrays without one, whole on every device."""
-        return jax.device_put(tree) if self._mesh is None else self._put(tree, PartitionSpec())
+        return self._put(tree, PartitionSpec())
 
-    def deal(self, fed: Any, rows: int) -> Any:
-        """Minibatches of a chunk, ``(seeds, minibatches * rows, ...)``, each where it is taken."""
+    def deal(self, gathered: Any, rows: int) -> Any:
+        """Minibatches ``(seeds, minibatches * rows, ...)``, each on the device that takes it."""
         if self.data_axis is None:
-            return self.spread(fed)
+            return self.shard_seeds(gathered)
 
         def by_device(x: np.ndarray) -> np.ndarray:
             if x.ndim == 1:
                 return x
             return x.reshape(len(x), -1, self.shape[1], rows, *x.shape[2:])
 
-        fed = jax.tree.map(by_device, fed)
-        return jax.tree.map(lambda x: self._put(x, self._dealt(x)), fed)
+        gathered = jax.tree.map(by_device, gathered)
+        return jax.tree.map(lambda x: self._put(x, self._dealt(x)), gathered)
 
     def _dealt(self, x: Any) -> PartitionSpec:
         shared = self.data_axis is not None and x.ndim > 1
@@ -140,7 +132,7 @@ class Layout:
 
     def _put(self, tree: Any, spec: PartitionSpec) -> Any:
         if self._mesh is None:
-            return tree
+            return jax.device_put(tree)
         sharding = NamedSharding(self._mesh, spec)
 
         def put(leaf: Any) -> jax.Array:
@@ -150,7 +142,7 @@ class Layout:
         return jax.tree.map(put, tree)
 
     def whole(self, tree: Any) -> Any:
-        """What is spread over the devices as ordinary arrays, in every process."""
+        """Arrays of the devices as ordinary ones, in every process."""
         if self._mesh is None:
             return tree
         return jax.tree.map(jnp.asarray, multihost_utils.process_allgather(tree, tiled=True))

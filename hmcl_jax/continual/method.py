@@ -1,16 +1,18 @@
-"""The record that every continual-learning method fills: a few pure functions.
+"""A continual-learning method: a class whose fields are its settings, with one hook per event.
 
-A run trains seeds side by side, so parameters, optimizer state and a method's `own` state carry a
-leading seed axis outside of :mod:`hmcl_jax.continual.fit` and none inside (`term`, `point`,
-`combine` see one seed). What is the same for all seeds, because features are frozen, is `shared`.
-All state is an argument: no function here closes over anything that a task changes.
+The hooks stand in the order in which the engine calls them. A run trains several seeds side by
+side: the hooks `init`, `add_modalities`, `begin_task`, `end_task` and `task_metrics` run on the
+host and see all seeds at once, so arrays of a seed have a leading seed axis there. `extra_loss`,
+the functions of `probes`, `combine`, `optimizer` and `step_metrics` are compiled and see one seed.
+All state is an argument: a hook must not keep anything of a task on `self`.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -23,32 +25,66 @@ class MethodState(NamedTuple):
     """What a method carries from task to task.
 
     Attributes:
-      shared: the same for all seeds.
+      shared: the same for all seeds, because frozen features are.
       own: with a leading seed axis.
-      knobs: settings by name that differ along that axis, in a sweep (see :func:`knob`).
     """
 
     shared: Any
     own: Any
-    knobs: Any = {}  # noqa: RUF012
 
 
-def knob(settings: Any, state: MethodState, name: str) -> Any:
-    """A setting: what a sweep says for this place of the seed axis, else what `settings` say."""
-    return state.knobs.get(name, getattr(settings, name))
+class TrainState(NamedTuple):
+    """What training carries from step to step; every leaf has a leading seed axis on the host.
+
+    Attributes:
+      heads: ``{modality: W}``.
+      opt_state: of the optimizer.
+      method_state: the part of :class:`MethodState` that each seed has for itself.
+      sweep: settings by name that differ per seed; ``{}`` in a plain run.
+    """
+
+    heads: Heads
+    opt_state: Any
+    method_state: Any
+    sweep: dict[str, jax.Array]
 
 
-class Batch(NamedTuple):
-    """A minibatch, as a method's `term` sees it.
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """What is known of a task when its programs are compiled; a key of compiled programs.
+
+    Attributes:
+      kind: ``"classification"`` or ``"retrieval"``.
+      general: modality of the prototypes or captions.
+      specific: modality of the samples.
+      is_first: whether it is the first of the stream.
+      K: squared radius of the hyperboloid.
+      tau: temperature of the logits.
+      batch_rows: rows of a minibatch.
+      train: settings that all methods share.
+    """
+
+    kind: str
+    general: str
+    specific: str
+    is_first: bool
+    K: float
+    tau: float
+    batch_rows: int
+    train: TrainConfig
+
+
+class Minibatch(NamedTuple):
+    """A minibatch, as :meth:`Method.extra_loss` sees it.
 
     Attributes:
       general: frozen features of the general modality, ``(B, d)``.
       specific: frozen features of the specific modality, ``(B, d)``.
-      general_points: what the heads make of them now.
+      general_points: their images under the current heads.
       specific_points: likewise.
       valid: which rows are not padding.
-      heads: all heads now.
-      place: number of the minibatch in its epoch.
+      heads: all current heads.
+      number: of the minibatch in its epoch.
     """
 
     general: jax.Array
@@ -57,37 +93,14 @@ class Batch(NamedTuple):
     specific_points: jax.Array
     valid: jax.Array
     heads: Heads
-    place: jax.Array
+    number: jax.Array
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskInfo:
-    """What is known of a task when its program is compiled.
-
-    Attributes:
-      kind: ``"classification"`` or ``"retrieval"``.
-      general: modality of the prototypes or captions.
-      specific: modality of the samples.
-      first: whether it is the first of the stream.
-      K: squared radius of the hyperboloid.
-      tau: temperature of the logits.
-      config: what all methods share.
-    """
-
-    kind: str
-    general: str
-    specific: str
-    first: bool
-    K: float
-    tau: float
-    config: TrainConfig = TrainConfig()  # noqa: RUF009
-
-
-class TaskEnd(NamedTuple):
-    """What a method gets to see when a task has been learned.
+class TaskData(NamedTuple):
+    """A learned task, as :meth:`Method.end_task` sees it.
 
     Attributes:
-      info: of the task.
+      spec: of the task.
       features: frozen features by modality, ``(n, d)`` on the host, perhaps memory mapped. If one
         modality takes both roles its rows are joined, general first.
       counts: how often each of these rows occurs in the task's pairs.
@@ -95,133 +108,197 @@ class TaskEnd(NamedTuple):
       general: frozen features of the general modality.
       specific: frozen features of the specific modality.
       seeds: of the run.
-      place: of the task in the stream, from 0.
+      task_index: of the task in the stream, from 0.
     """
 
-    info: TaskInfo
+    spec: TaskSpec
     features: Mapping[str, np.ndarray]
     counts: Mapping[str, np.ndarray]
     pairs: np.ndarray
     general: np.ndarray
     specific: np.ndarray
     seeds: tuple[int, ...]
-    place: int
+    task_index: int
 
 
-def adamw(config: TrainConfig, info: TaskInfo) -> optax.GradientTransformation:
+Probe = Callable[[Heads, tuple[Heads, ...], MethodState], Heads]
+
+
+def at_current_heads(heads: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
+    """The probe of plain training: the gradient is taken at the current heads."""
+    del gradients, state
+    return heads
+
+
+def adamw(spec: TaskSpec) -> optax.GradientTransformation:
     """AdamW as all methods use it; heads that the task does not have do not decay."""
-    rate = config.schedule(info.kind).learning_rate
-    if not config.weight_decay:
+    rate = spec.train.schedule(spec.kind).learning_rate
+    decay = spec.train.weight_decay
+    if not decay:
         return optax.adamw(rate, weight_decay=0.0)
 
-    def of_task(params: Heads) -> dict[str, bool]:
-        return {modality: modality in (info.general, info.specific) for modality in params}
+    def of_task(heads: Heads) -> dict[str, bool]:
+        return {modality: modality in (spec.general, spec.specific) for modality in heads}
 
-    return optax.adamw(rate, weight_decay=config.weight_decay, mask=of_task)
-
-
-def _nothing(params: Heads) -> MethodState:
-    del params
-    return MethodState((), ())
+    return optax.adamw(rate, weight_decay=decay, mask=of_task)
 
 
-def _keep(state: MethodState, params: Heads, *_: Any) -> MethodState:
-    del params
-    return state
+class Noted(NamedTuple):
+    """State of :func:`note_update`: the update that passed last, within a compiled step.
+
+    Between steps there is a number in the place of each array, because nothing is computed from it.
+    """
+
+    update: Any
 
 
-def _untouched(opt_state: Any, state: MethodState, params: Heads, info: TaskInfo) -> Any:
-    del state, params, info
-    return opt_state
+def note_update() -> optax.GradientTransformation:
+    """Lets updates pass and notes them, so that `step_metrics` need not compute them again.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> from hmcl_jax.continual.method import note_update
+      >>> tx = optax.chain(optax.sgd(0.5), note_update(), optax.scale(2.0))
+      >>> _, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+      >>> print(state[1].update)
+      [-0.5 -0.5]
+    """
+
+    def init(heads: Heads) -> Noted:
+        return Noted(jax.tree.map(lambda W: jnp.zeros((), W.dtype), heads))
+
+    return optax.GradientTransformation(
+        init, lambda updates, state, heads=None: (updates, Noted(updates))
+    )
 
 
-def _one_stage(info: TaskInfo) -> int:
-    del info
-    return 1
+def forget(opt_state: Any) -> Any:
+    """The state between two steps, without the arrays that :func:`note_update` has noted."""
+
+    def blank(node: Any) -> Any:
+        if not isinstance(node, Noted):
+            return node
+        return Noted(jax.tree.map(lambda x: jnp.zeros((), x.dtype), node.update))
+
+    return jax.tree.map(blank, opt_state, is_leaf=lambda node: isinstance(node, Noted))
 
 
-def _here(params: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
-    del gradients, state
-    return params
-
-
-def _no_log(state: MethodState, fitted: Any) -> dict[str, jax.Array]:
-    del state, fitted
-    return {}
-
-
-Watch = Callable[[Heads, Heads, Any, Heads], dict[str, jax.Array]]
-
-
-def _watch_nothing(opt_state: Any, info: TaskInfo) -> Watch:
-    del opt_state, info
-    return lambda gradient, params, opt_state, moved: {}
-
-
-def _the_gradient(
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    del params, state, minibatches, info
-    return gradients[0]
+def _about(**options: Any) -> Any:
+    """A field that is no setting of the method; methods that differ only here are equal."""
+    return dataclasses.field(compare=False, kw_only=True, metadata={"setting": False}, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A continual-learning method. The defaults make plain fine-tuning.
+    """A continual-learning method; as it stands, plain fine-tuning.
+
+    Subclasses are frozen dataclasses: their fields are the settings, with defaults. ``check`` must
+    refuse bad values; :func:`hmcl_jax.continual.make_method` calls it. It is not done in
+    ``__post_init__`` because in a sweep some settings are arrays, one number per seed.
 
     Attributes:
       name: for tables and folders.
-      settings: a frozen dataclass, kept with the results.
-      init: heads (seed axis) to the first :class:`MethodState`.
-      widen: the state for heads among which new modalities have appeared.
-      transform: the optimizer of a task, from the shared config.
-      begin_task: the optimizer state at a task's start, from a fresh or a carried one. On the host,
-        all seeds at once.
-      term: an addition to the loss of every minibatch, ``(state, batch, info) -> scalar``.
-      stages: how many gradients of the whole objective a step takes.
-      point: where gradient number ``len(gradients)`` is taken.
-      combine: the gradient handed to the optimizer, from those of all stages, which are sums over
-        so many minibatches.
-      per_minibatch: whether stages are gone through, and combined, for every minibatch, and the
-        results are summed; by default it is the sums that are combined.
-      end_task: the state after a task. On the host, all seeds at once.
-      watch: from the optimizer state at a task's start, a function that measures a step:
-        ``(gradient, params, opt_state, params after it) -> {figure: scalar}``. The run's log holds
-        the figures of the last step of every epoch, each ``(seeds, epochs)``.
-      log: further figures about the last task, each ``(seeds,)`` or ``(seeds, epochs)``, from the
-        state after it and what :class:`hmcl_jax.continual.fit.Fitter` gave.
-      over: which tasks a step goes over: the current ``"one"``, all ``"seen"`` or ``"all"`` of the
-        stream.
       train: shared settings that are others for this method, as in a config file.
-      code: SHA-256 of the user's file that it is from; a run of other code is another run.
+      code: SHA-256 of the user's file with the method; a run of other code is another run.
+      sweepable: settings that may differ along the seed axis of a sweep, the most important first.
+      extra_loss: an addition to the loss of every minibatch, if there is one,
+        ``(state, minibatch, spec) -> scalar``.
+      per_minibatch: whether probes and `combine` are applied to every minibatch and the results
+        summed; by default the sums over all minibatches are combined.
+      trains_on: tasks that a step goes over: the ``"current"`` one, all ``"seen"`` or ``"all"``.
+
+    Example:
+      >>> import dataclasses
+      >>> from hmcl_jax.continual import Method
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Slower(Method):
+      ...     share: float = 0.5
+      ...     def combine(self, gradients, heads, state, num_minibatches, spec):
+      ...         return {m: self.share * g for m, g in gradients[0].items()}
+      >>> Slower().settings()
+      {'share': 0.5}
     """
 
-    name: str
-    settings: Any = None
-    init: Callable[[Heads], MethodState] = _nothing
-    widen: Callable[[MethodState, Heads], MethodState] = _keep
-    transform: Callable[[TrainConfig, TaskInfo], optax.GradientTransformation] = adamw
-    begin_task: Callable[[Any, MethodState, Heads, TaskInfo], Any] = _untouched
-    term: Callable[[MethodState, Batch, TaskInfo], jax.Array] | None = None
-    stages: Callable[[TaskInfo], int] = _one_stage
-    point: Callable[[Heads, tuple[Heads, ...], MethodState], Heads] = _here
-    combine: Callable[[tuple[Heads, ...], Heads, MethodState, jax.Array, TaskInfo], Heads] = (
-        _the_gradient
-    )
-    per_minibatch: bool = False
-    end_task: Callable[[MethodState, Heads, TaskEnd], MethodState] = _keep
-    watch: Callable[[Any, TaskInfo], Watch] = _watch_nothing
-    log: Callable[[MethodState, Any], dict[str, jax.Array]] = _no_log
-    over: str = "one"
-    train: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    code: str = ""
+    name: str = _about(default="")
+    train: Mapping[str, Any] = _about(default_factory=dict)
+    code: str = _about(default="")
+
+    sweepable: ClassVar[tuple[str, ...]] = ()
+    extra_loss: ClassVar[Callable[..., jax.Array] | None] = None
+    per_minibatch: ClassVar[bool] = False
+    trains_on: ClassVar[str] = "current"
+
+    def check(self) -> None:
+        """Refuses settings out of range with a :class:`hmcl_jax.continual.ConfigError`."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name."""
+        own = [field.name for field in dataclasses.fields(self) if field.metadata.get("setting", 1)]
+        return {name: getattr(self, name) for name in own}
 
     def described(self) -> dict[str, Any]:
-        """Its settings as plain data, for results and for checking that two runs are the same."""
-        found = dataclasses.asdict(self.settings) if self.settings else {}
-        found |= {"train": dict(self.train)} if self.train else {}
+        """The method as plain data, for results and to recognise a run."""
+        found = self.settings() | ({"train": dict(self.train)} if self.train else {})
         return found | ({"code": self.code} if self.code else {})
+
+    def init(self, heads: Heads) -> MethodState:
+        """The state before the first task."""
+        del heads
+        return MethodState((), ())
+
+    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
+        """The state for heads among which new modalities have appeared."""
+        del heads
+        return state
+
+    def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
+        """The optimizer of a task."""
+        return adamw(spec)
+
+    def begin_task(self, opt_state: Any, state: MethodState, heads: Heads, spec: TaskSpec) -> Any:
+        """The optimizer state at the start of a task, from a fresh or a carried one."""
+        del state, heads, spec
+        return opt_state
+
+    def probes(self, spec: TaskSpec) -> tuple[Probe, ...]:
+        """Where a step takes gradients of the objective.
+
+        Each is a function of the heads, the gradients of the probes before it (sums over
+        minibatches) and the state.
+        """
+        del spec
+        return (at_current_heads,)
+
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        """The gradient for the optimizer, from those of all probes, sums over minibatches."""
+        del heads, state, num_minibatches, spec
+        return gradients[0]
+
+    def step_metrics(
+        self, gradient: Heads, before: TrainState, after: TrainState, spec: TaskSpec
+    ) -> dict[str, jax.Array]:
+        """Scalars about a step; a run keeps those of the last step of every epoch."""
+        del gradient, before, after, spec
+        return {}
+
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        """The state after a task."""
+        del heads, data
+        return state
+
+    def task_metrics(
+        self, state: MethodState, opt_state: Any, steps: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        """Figures about the last task, ``(seeds,)`` or ``(seeds, epochs)``.
+
+        From the states after it and the step metrics, each ``(seeds, epochs)``.
+        """
+        del state, opt_state, steps
+        return {}

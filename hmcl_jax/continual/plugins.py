@@ -4,20 +4,17 @@ The file says what it offers in a mapping ``METHODS`` from names to
 :class:`hmcl_jax.continual.methods.Entry`, the form of the package's own methods::
 
     import dataclasses
-    from hmcl_jax.continual.method import Method
+    from hmcl_jax.continual import Method
     from hmcl_jax.continual.methods import Entry
 
     @dataclasses.dataclass(frozen=True)
-    class Settings:
+    class Halved(Method):
         share: float = 0.5
 
-    def make(name, settings):
-        def combine(gradients, params, state, minibatches, info):
-            return {m: settings.share * g for m, g in gradients[0].items()}
+        def combine(self, gradients, heads, state, num_minibatches, spec):
+            return {m: self.share * g for m, g in gradients[0].items()}
 
-        return Method(name, settings, combine=combine)
-
-    METHODS = {"halved": Entry(Settings(), make, "half the gradient", "0", "-")}
+    METHODS = {"halved": Entry(Halved(), "half the gradient", "0", "-")}
 
 Loading executes the file, as ``python FILE.py`` would. Only name files that you would run.
 
@@ -30,7 +27,6 @@ None is loaded unless it is asked for by name.
 """
 
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -118,8 +114,7 @@ def is_users(method: str) -> bool:
       >>> is_users("vanilla")
       False
     """
-    entry = METHODS[method]
-    return bool(entry.make(method, entry.settings).code)
+    return bool(METHODS[method].method.code)
 
 
 def _guarded(what: str, call: Callable[[], Any]) -> Any:
@@ -147,41 +142,22 @@ def _add(source: str, found: Any, code: str) -> tuple[str, ...]:
         if not isinstance(entry, Entry):
             kind = type(entry).__name__
             raise ConfigError(f"{source}: METHODS[{name!r}] must be an Entry, got one of {kind}.")
-        if not dataclasses.is_dataclass(entry.settings) or isinstance(entry.settings, type):
-            kind = type(entry.settings).__name__
-            raise ConfigError(
-                f"{source}: settings of {name} must be an instance of a dataclass, got one of "
-                f"{kind}."
-            )
+        method = entry.method
+        if not isinstance(method, Method):
+            kind = type(method).__name__
+            raise ConfigError(f"{source}: METHODS[{name!r}] must hold a Method, got one of {kind}.")
         if name.lower() in {known.lower() for known in METHODS}:
             raise ConfigError(f"{source}: {name!r} is a method already; choose another name.")
-        made[name] = _of_source(entry, source, code)
-        told = functools.partial(_as_json, made[name].make(name, entry.settings))
-        _guarded(f"{source}: settings of {name} must hold only what JSON has", told)
+        _guarded(f"{source}: settings of {name} must hold only what JSON has", _as_json(method))
+        _guarded(f"{source}: {name} cannot be made", method.check)
+        made[name] = entry._replace(method=dataclasses.replace(method, code=code))
     METHODS.update(made)
     return tuple(given)
 
 
-def _as_json(method: Method) -> str:
-    return json.dumps(method.described(), allow_nan=False)
+def _as_json(method: Method) -> Callable[[], str]:
+    return lambda: json.dumps(method.described(), allow_nan=False)
 
 
 def _as_dict(found: Any) -> dict[Any, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
-
-
-def _of_source(entry: Entry, source: str, code: str) -> Entry:
-    """An entry whose methods say which code they are from."""
-
-    def make(name: str, settings: Any) -> Method:
-        made = _guarded(f"{source}: {name} cannot be made", lambda: entry.make(name, settings))
-        if not isinstance(made, Method):
-            kind = type(made).__name__
-            raise ConfigError(f"{source}: make of {name!r} must give a Method, got one of {kind}.")
-        if made.name != name:
-            raise ConfigError(
-                f"{source}: make of {name!r} must give a Method of that name, got {made.name!r}."
-            )
-        return dataclasses.replace(made, code=code)
-
-    return entry._replace(make=make)

@@ -1,28 +1,23 @@
 """One method at many settings: the points of a sweep and the seeds share one axis, one program.
 
-Settings that a method calls its knobs (:class:`hmcl_jax.continual.methods.Entry`) are numbers that
-enter the compiled training as arguments, so that a sweep over them compiles what a single run
-compiles. Points that differ in other settings run one after the other.
+Settings that a method calls `sweepable` (:class:`hmcl_jax.continual.Method`) are numbers that enter
+the compiled training as arguments, so that a sweep over them compiles what a single run compiles.
+Points that differ in other settings run one after the other.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 
-from hmcl_jax.continual.asked import check_order, check_seeds
 from hmcl_jax.continual.config import ConfigError, TrainConfig
-from hmcl_jax.continual.evaluate import Evaluator
+from hmcl_jax.continual.experiment import SEEDS, check_order, check_seeds
+from hmcl_jax.continual.learner import own_config
 from hmcl_jax.continual.mesh import check_mesh
-from hmcl_jax.continual.methods import METHODS, make_method
-from hmcl_jax.continual.run import (
-    SEEDS,
-    Learner,
-    Listener,
-    StreamResult,
-    own_config,
-)
+from hmcl_jax.continual.methods import make_method
+from hmcl_jax.continual.run import Listener, MethodRun, Stream, StreamResult
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.store import Store
 
 Point = Mapping[str, Any]
@@ -49,7 +44,7 @@ def run_sweep(
       config: shared settings.
       settings: of the method, at all points.
       order: a name in ``store.orders``, or names of tasks.
-      listener: is told what happens.
+      listener: called with every event.
 
     Returns:
       A result per point, as ``run_stream`` gives it; where training diverged, scores are NaN.
@@ -72,39 +67,30 @@ def run_sweep(
         raise ConfigError("points must be at least one, got none.")
     tables = [{**(settings or {}), **point} for point in points]
     methods = [make_method(name, table) for table in tables]  # refuses bad ones, before training
-    base = tables[0].get("method", name)
     tasks = check_order(store, order)
     store.validate()
-    evaluator = Evaluator(store.K, config.device_memory)
+    sweepable = methods[0].sweepable
     groups: dict[str, list[int]] = {}
-    for place, method in enumerate(methods):
-        described = method.described()
-        fixed = [(k, v) for k, v in described.items() if k not in METHODS[base].knobs]
-        groups.setdefault(repr(fixed), []).append(place)
-    for places in groups.values():
-        check_mesh(own_config(config, methods[places[0]]), len(seeds) * len(places))
+    for number, method in enumerate(methods):
+        fixed = [(k, v) for k, v in method.described().items() if k not in sweepable]
+        groups.setdefault(repr(fixed), []).append(number)
+    for numbers in groups.values():
+        check_mesh(own_config(config, methods[numbers[0]]), len(seeds) * len(numbers))
+    stream = Stream(store, tasks, Evaluator(store.K, config.device_memory), listener)
     results: dict[int, StreamResult] = {}
-    for places in groups.values():
-        rows = [place for place in places for _ in seeds]
-        knobs = {
-            knob: np.array([getattr(methods[row].settings, knob) for row in rows])
-            for knob in METHODS[base].knobs
+    for numbers in groups.values():
+        rows = [number for number in numbers for _ in seeds]
+        sweep = {
+            setting: jnp.asarray([getattr(methods[row], setting) for row in rows], float)
+            for setting in sweepable
         }
-        learner = Learner(
-            store,
-            tasks,
-            methods[places[0]],
-            seeds * len(places),
-            config,
-            evaluator,
-            listener,
-            knobs,
-        )
-        whole = learner.learn(None)
-        for number, place in enumerate(places):
-            own = slice(number * len(seeds), (number + 1) * len(seeds))
-            results[place] = _part(whole, own, methods[place].described())
-    return [results[place] for place in range(len(points))]
+        method = methods[numbers[0]]
+        run = MethodRun(stream, method, seeds * len(numbers), own_config(config, method), sweep)
+        whole = run.learn()
+        for position, number in enumerate(numbers):
+            own = slice(position * len(seeds), (position + 1) * len(seeds))
+            results[number] = _part(whole, own, methods[number].described())
+    return [results[number] for number in range(len(points))]
 
 
 def _part(whole: StreamResult, own: slice, settings: Mapping[str, Any]) -> StreamResult:

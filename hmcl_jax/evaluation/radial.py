@@ -25,7 +25,7 @@ from hmcl_jax.evaluation.hierarchy import RadiusByDepth, Tree, make_tree, radius
 from hmcl_jax.head import apply_head
 
 if TYPE_CHECKING:  # runs are made with the help of scores, which are here
-    from hmcl_jax.continual.saved import SavedRun
+    from hmcl_jax.continual.run_reader import SavedRun
 
 TOP = "(all)"
 

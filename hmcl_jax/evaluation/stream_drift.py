@@ -24,7 +24,7 @@ from hmcl_jax.evaluation.signed_rank import Wilcoxon, wilcoxon
 from hmcl_jax.head import apply_head
 
 if TYPE_CHECKING:  # runs are made with the help of scores, which are here
-    from hmcl_jax.continual.saved import SavedRun
+    from hmcl_jax.continual.run_reader import SavedRun
 
 
 @dataclasses.dataclass(frozen=True)

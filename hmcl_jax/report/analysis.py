@@ -15,11 +15,12 @@ import numpy as np
 
 from hmcl_jax import _checks
 from hmcl_jax.continual import read_runs
-from hmcl_jax.continual.checkpoint import RUN, RunError
-from hmcl_jax.continual.evaluate import Evaluator
-from hmcl_jax.continual.guard import Stopped
+from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.health import Stopped
 from hmcl_jax.continual.run import StreamResult
-from hmcl_jax.continual.saved import SavedRun, run_names
+from hmcl_jax.continual.run_directory import RUN
+from hmcl_jax.continual.run_reader import SavedRun, run_names
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.store import Store
 from hmcl_jax.evaluation import Drift, Norms, Tree, TreePoints, measure_drift
 from hmcl_jax.report.reading import SavedResults, read_results

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hmcl_jax.continual.checkpoint import RunError
-from hmcl_jax.continual.guard import read_stopped, with_nan
-from hmcl_jax.continual.history import FORMS, in_short, mapping, numbers
+from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.health import read_stopped
 from hmcl_jax.continual.run import StreamResult
+from hmcl_jax.continual.task_record import FORMS, in_short, mapping, numbers, with_nan
 from hmcl_jax.evaluation import is_complete
 
 SHARED = {"tasks": str, "kinds": str, "seeds": int}

@@ -10,7 +10,7 @@ import numpy as np
 
 from hmcl_jax import _files
 from hmcl_jax._versions import versions
-from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.errors import RunError
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.evaluation import backward_transfer, overall
 

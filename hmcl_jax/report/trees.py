@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import lorentz
-from hmcl_jax.continual.evaluate import Evaluator
-from hmcl_jax.continual.saved import SavedRun
+from hmcl_jax.continual.run_reader import SavedRun
+from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.class_trees import OFFSET, SENSE, WordNetError, read_wordnet, synset_tree
 from hmcl_jax.data.store import Task
 from hmcl_jax.evaluation import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hmcl_jax.continual.saved import SavedRun
+from hmcl_jax.continual.run_reader import SavedRun
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import Pool, compare_heads, store_pool
 from hmcl_jax.report.trees import WHEN, going_seeds

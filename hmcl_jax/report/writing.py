@@ -10,7 +10,7 @@ from typing import Any
 
 from hmcl_jax import _files
 from hmcl_jax._versions import versions
-from hmcl_jax.continual.checkpoint import RunError
+from hmcl_jax.continual.errors import RunError
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.report.analysis import Analysis, compared_with

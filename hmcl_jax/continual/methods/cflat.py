@@ -21,21 +21,29 @@ negatives the losses, and so the methods, could no longer be compared. The paper
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hmcl_jax.continual.config import at_least, not_negative, one_of, positive
-from hmcl_jax.continual.method import Batch, Heads, Method, MethodState, TaskEnd, TaskInfo, knob
-from hmcl_jax.continual.methods.memory import empty_memory, memory_points, remember
+from hmcl_jax.continual.method import (
+    Heads,
+    Method,
+    MethodState,
+    Minibatch,
+    Probe,
+    TaskData,
+    TaskSpec,
+    at_current_heads,
+)
+from hmcl_jax.continual.methods.replay_memory import empty_memory, memory_points, remember
 from hmcl_jax.head import apply_head
 
 
 @dataclasses.dataclass(frozen=True)
-class CflatSettings:
-    """Settings of C-FLAT.
+class Cflat(Method):
+    """C-FLAT.
 
     Attributes:
       rho: length of the perturbations (paper: 0.2).
@@ -58,7 +66,9 @@ class CflatSettings:
     beside: int = 64
     perturb: str = "step"
 
-    def __post_init__(self) -> None:
+    sweepable = ("power", "rho", "coefficient")
+
+    def check(self) -> None:
         positive("rho", self.rho)
         not_negative("coefficient", self.coefficient)
         not_negative("power", self.power)
@@ -68,106 +78,86 @@ class CflatSettings:
         at_least("beside", self.beside, 1)
         one_of("perturb", self.perturb, ("step", "minibatch"))
 
+    @property
+    def per_minibatch(self) -> bool:  # type: ignore[override]
+        return self.perturb == "minibatch"
 
-def make(name: str, settings: CflatSettings) -> Method:
-    """The record of C-FLAT."""
-    return Method(
-        name,
-        settings,
-        init=functools.partial(_init, settings),
-        widen=_widen,
-        term=functools.partial(_distillation, settings),
-        stages=lambda info: 1 if info.first else 4,
-        point=functools.partial(_point, settings),
-        combine=functools.partial(_combine, settings),
-        per_minibatch=settings.perturb == "minibatch",
-        end_task=_end_task,
-    )
+    def init(self, heads: Heads) -> MethodState:
+        own = {"teacher": jax.tree.map(jnp.copy, heads)}
+        if self.memory:
+            own["memory"] = empty_memory(self.memory, heads)
+        return MethodState((), own)
 
+    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
+        new = {m: jnp.copy(W) for m, W in heads.items()}
+        return state._replace(own={**state.own, "teacher": {**new, **state.own["teacher"]}})
 
-def _init(settings: CflatSettings, params: Heads) -> MethodState:
-    own = {"teacher": jax.tree.map(jnp.copy, params)}
-    if settings.memory:
-        own["memory"] = empty_memory(settings.memory, params)
-    return MethodState((), own)
+    def extra_loss(self, state: MethodState, minibatch: Minibatch, spec: TaskSpec) -> jax.Array:
+        if spec.is_first:
+            return jnp.zeros((), minibatch.general_points.dtype)
+        teacher, slots = state.own["teacher"], self.memory
+        now = [minibatch.general_points, minibatch.specific_points]
+        past = [
+            apply_head(teacher[spec.general], minibatch.general, spec.K),
+            apply_head(teacher[spec.specific], minibatch.specific, spec.K),
+        ]
+        rows = [minibatch.valid, minibatch.valid]
+        if slots:
+            beside = jnp.arange(min(self.beside, slots), dtype=jnp.int32)
+            turn = minibatch.number * self.beside + beside
+            memory = jax.tree.map(lambda x: x[turn % slots], state.own["memory"])
+            now += memory_points(memory, minibatch.heads, spec.K)
+            past += memory_points(memory, teacher, spec.K)
+            rows += [memory.task >= 0] * 2
+        valid = jnp.concatenate(rows)
+        wanted = _log_similarities(jnp.concatenate(past), valid, self.past_temperature)
+        found = _log_similarities(jnp.concatenate(now), valid, self.temperature)
+        seen = valid[:, None] & valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
+        target = jax.lax.stop_gradient(jnp.where(seen, jnp.exp(wanted), 0))
+        losses = -jnp.sum(target * jnp.where(seen, found, 0), axis=1)
+        count = jnp.maximum(jnp.sum(valid), 1).astype(losses.dtype)
+        return self.power * jnp.sum(jnp.where(valid, losses, 0)) / count
 
+    def probes(self, spec: TaskSpec) -> tuple[Probe, ...]:
+        if spec.is_first:
+            return (at_current_heads,)
+        return (at_current_heads, *[self._perturbed] * 3)
 
-def _widen(state: MethodState, params: Heads) -> MethodState:
-    new = {m: jnp.copy(W) for m, W in params.items()}
-    return state._replace(own={**state.own, "teacher": {**new, **state.own["teacher"]}})
+    def _perturbed(self, heads: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
+        """The heads plus e_0, then plus e_1, then plus e_1 + e_2."""
+        del state
+        if len(gradients) == 1:
+            return jax.tree.map(jnp.add, heads, _scaled(gradients[0], self.rho))
+        e1 = _scaled(jax.tree.map(jnp.subtract, gradients[1], gradients[0]), self.rho)
+        at = jax.tree.map(jnp.add, heads, e1)
+        if len(gradients) == 2:
+            return at
+        return jax.tree.map(jnp.add, at, _scaled(gradients[2], self.rho))
 
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        if len(gradients) == 1:
+            return gradients[0]
+        _, g1, g2, g3 = gradients
+        return jax.tree.map(lambda a, b, c: a + self.coefficient * (c - b), g1, g2, g3)
 
-def _end_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
-    own = {"teacher": jax.tree.map(jnp.copy, params)}
-    if "memory" in state.own:
-        own["memory"] = remember(state.own["memory"], end, params)
-    return state._replace(own=own)
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        own = {"teacher": jax.tree.map(jnp.copy, heads)}
+        if "memory" in state.own:
+            own["memory"] = remember(state.own["memory"], data, heads)
+        return state._replace(own=own)
 
 
 def _scaled(tree: Heads, length: ArrayLike) -> Heads:
     """A tree of global norm `length`, like the original in adding 1e-12."""
     norm = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
     return jax.tree.map(lambda x: length * x / (norm + 1e-12), tree)
-
-
-def _point(
-    settings: CflatSettings, params: Heads, gradients: tuple[Heads, ...], state: MethodState
-) -> Heads:
-    rho = knob(settings, state, "rho")
-    if not gradients:
-        return params
-    if len(gradients) == 1:
-        return jax.tree.map(jnp.add, params, _scaled(gradients[0], rho))
-    e1 = _scaled(jax.tree.map(jnp.subtract, gradients[1], gradients[0]), rho)
-    at = jax.tree.map(jnp.add, params, e1)
-    if len(gradients) == 2:
-        return at
-    return jax.tree.map(jnp.add, at, _scaled(gradients[2], rho))
-
-
-def _combine(
-    settings: CflatSettings,
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    del params, minibatches, info
-    if len(gradients) == 1:
-        return gradients[0]
-    coefficient = knob(settings, state, "coefficient")
-    _, g1, g2, g3 = gradients
-    return jax.tree.map(lambda a, b, c: a + coefficient * (c - b), g1, g2, g3)
-
-
-def _distillation(
-    settings: CflatSettings, state: MethodState, batch: Batch, info: TaskInfo
-) -> jax.Array:
-    if info.first:
-        return jnp.zeros((), batch.general_points.dtype)
-    teacher, slots = state.own["teacher"], settings.memory
-    now = [batch.general_points, batch.specific_points]
-    past = [
-        apply_head(teacher[info.general], batch.general, info.K),
-        apply_head(teacher[info.specific], batch.specific, info.K),
-    ]
-    rows = [batch.valid, batch.valid]
-    if slots:
-        beside = jnp.arange(min(settings.beside, slots), dtype=jnp.int32)
-        turn = batch.place * settings.beside + beside
-        memory = jax.tree.map(lambda x: x[turn % slots], state.own["memory"])
-        now += memory_points(memory, batch.heads, info.K)
-        past += memory_points(memory, teacher, info.K)
-        rows += [memory.task >= 0] * 2
-    valid = jnp.concatenate(rows)
-    wanted = _log_similarities(jnp.concatenate(past), valid, settings.past_temperature)
-    found = _log_similarities(jnp.concatenate(now), valid, settings.temperature)
-    seen = valid[:, None] & valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
-    target = jax.lax.stop_gradient(jnp.where(seen, jnp.exp(wanted), 0))
-    losses = -jnp.sum(target * jnp.where(seen, found, 0), axis=1)
-    count = jnp.maximum(jnp.sum(valid), 1).astype(losses.dtype)
-    return knob(settings, state, "power") * jnp.sum(jnp.where(valid, losses, 0)) / count
 
 
 def _log_similarities(points: jax.Array, valid: jax.Array, temperature: float) -> jax.Array:

@@ -14,20 +14,18 @@ methods' memories do, instead of a reservoir sample.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 
 from hmcl_jax.continual.config import at_least, not_negative
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo, knob
-from hmcl_jax.continual.methods.gem import init_memory, remember_task
-from hmcl_jax.continual.methods.memory import memory_losses, memory_points
+from hmcl_jax.continual.method import Heads, MethodState, TaskSpec
+from hmcl_jax.continual.methods.replay_memory import Replay, memory_losses, memory_points
 
 
 @dataclasses.dataclass(frozen=True)
-class DerppSettings:
-    """Settings of DER++.
+class Derpp(Replay):
+    """DER++.
 
     Attributes:
       alpha: weight of staying where the points were, on the original's scale: of a mean over the
@@ -40,42 +38,35 @@ class DerppSettings:
     beta: float = 0.5
     memory: int = 512
 
-    def __post_init__(self) -> None:
+    sweepable = ("alpha", "beta")
+
+    def check(self) -> None:
         not_negative("alpha", self.alpha)
         not_negative("beta", self.beta)
         at_least("memory", self.memory, 1)
 
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        memory = state.own["memory"]
 
-def make(name: str, settings: DerppSettings) -> Method:
-    """The record of DER++."""
-    return Method(
-        name,
-        settings,
-        init=functools.partial(init_memory, settings.memory),
-        combine=functools.partial(_combine, settings),
-        end_task=remember_task,
-    )
+        def replayed(heads: Heads) -> jax.Array:
+            general, specific = memory_points(memory, heads, spec.K)
+            held = (memory.task >= 0).astype(general.dtype)
+            count = jnp.maximum(jnp.sum(held), 1)
+            moved = (general - memory.general_points) ** 2 + (
+                specific - memory.specific_points
+            ) ** 2
+            stay = jnp.sum(held * jnp.mean(moved, axis=1)) / (2 * count)
+            again = jnp.sum(memory_losses(general, specific, memory, spec)) / count
+            return self.alpha * stay + self.beta * again
 
-
-def _combine(
-    settings: DerppSettings,
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    memory = state.own["memory"]
-    alpha, beta = (knob(settings, state, name) for name in ("alpha", "beta"))
-
-    def replayed(params: Heads) -> jax.Array:
-        general, specific = memory_points(memory, params, info.K)
-        held = (memory.task >= 0).astype(general.dtype)
-        count = jnp.maximum(jnp.sum(held), 1)
-        moved = (general - memory.general_points) ** 2 + (specific - memory.specific_points) ** 2
-        stay = jnp.sum(held * jnp.mean(moved, axis=1)) / (2 * count)
-        again = jnp.sum(memory_losses(general, specific, memory, info)) / count
-        return alpha * stay + beta * again
-
-    added = jax.grad(replayed)(params)
-    return jax.tree.map(lambda g, r: g + minibatches.astype(g.dtype) * r, gradients[0], added)
+        added = jax.grad(replayed)(heads)
+        return jax.tree.map(
+            lambda g, r: g + num_minibatches.astype(g.dtype) * r, gradients[0], added
+        )

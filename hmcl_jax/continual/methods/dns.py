@@ -27,12 +27,12 @@ import numpy as np
 
 from hmcl_jax import lorentz
 from hmcl_jax.continual.config import fraction, not_negative, one_of
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class DnsSettings:
-    """Settings of DNS.
+class Dns(Method):
+    """DNS.
 
     Attributes:
       lambda_min: singular values of C above it are protected.
@@ -46,126 +46,108 @@ class DnsSettings:
     left_tolerance: float = 0.0
     count: str = "modality"
 
-    def __post_init__(self) -> None:
+    sweepable = ("lambda_min",)
+
+    def check(self) -> None:
         not_negative("lambda_min", self.lambda_min)
         fraction("left_tolerance", self.left_tolerance, zero=True, one=False)
         one_of("count", self.count, ("modality", "all"))
 
+    def init(self, heads: Heads) -> MethodState:
+        def square(W: jax.Array, side: int) -> jax.Array:
+            return jnp.zeros((side, side), W.dtype)
 
-def make(name: str, settings: DnsSettings) -> Method:
-    """The record of DNS."""
-    return Method(
-        name,
-        settings,
-        init=_init,
-        widen=_widen,
-        combine=functools.partial(_combine, settings),
-        end_task=functools.partial(_end_task, settings),
-    )
+        def squares(W: jax.Array) -> jax.Array:
+            return jnp.zeros((W.shape[0], W.shape[1], W.shape[1]), W.dtype)
 
-
-def _init(params: Heads) -> MethodState:
-    def square(W: jax.Array, side: int) -> jax.Array:
-        return jnp.zeros((side, side), W.dtype)
-
-    def squares(W: jax.Array) -> jax.Array:
-        return jnp.zeros((W.shape[0], W.shape[1], W.shape[1]), W.dtype)
-
-    shared = {
-        "inputs": {m: square(W, W.shape[2]) for m, W in params.items()},
-        "directions": {m: square(W, W.shape[2]) for m, W in params.items()},
-        "values": {m: jnp.zeros(W.shape[2], W.dtype) for m, W in params.items()},
-        "samples": {m: jnp.zeros((), jnp.int32) for m in params},
-    }
-    own = {
-        "outputs": {m: squares(W) for m, W in params.items()},
-        "left": {m: squares(W) for m, W in params.items()},
-    }
-    return MethodState(shared, own)
-
-
-def _widen(state: MethodState, params: Heads) -> MethodState:
-    fresh = _init(params)
-
-    def merged(new: dict, old: dict) -> dict:
-        return {
-            key: {**new[key], **value} if isinstance(value, dict) else value
-            for key, value in old.items()
+        shared = {
+            "inputs": {m: square(W, W.shape[2]) for m, W in heads.items()},
+            "directions": {m: square(W, W.shape[2]) for m, W in heads.items()},
+            "values": {m: jnp.zeros(W.shape[2], W.dtype) for m, W in heads.items()},
+            "samples": {m: jnp.zeros((), jnp.int32) for m in heads},
         }
+        own = {
+            "outputs": {m: squares(W) for m, W in heads.items()},
+            "left": {m: squares(W) for m, W in heads.items()},
+        }
+        return MethodState(shared, own)
 
-    shared, own = merged(fresh.shared, state.shared), merged(fresh.own, state.own)
-    return state._replace(shared=shared, own=own)
+    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
+        fresh = self.init(heads)
 
+        def merged(new: dict, old: dict) -> dict:
+            return {
+                key: {**new[key], **value} if isinstance(value, dict) else value
+                for key, value in old.items()
+            }
 
-def _combine(
-    settings: DnsSettings,
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    del params, minibatches, info
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    least, found = knob(settings, state, "lambda_min"), {}
-    for m, G in gradients[0].items():
-        kept = state.shared["values"][m] > least
-        V = state.shared["directions"][m] * kept[None, :].astype(G.dtype)
-        seen = product(state.own["left"][m], G)
-        rest = G - product(product(seen, V), V.T)
-        # An entry is a difference of sums over a row; the rounding of both grows with its length.
-        size = jnp.linalg.norm(G, axis=1) + jnp.linalg.norm(seen, axis=1)
-        rounding = 4 * jnp.finfo(G.dtype).eps * G.shape[1] ** 0.5 * size
-        exact = ~jnp.any(kept)  # nothing is taken away
-        found[m] = jnp.where((jnp.abs(rest) > rounding[:, None]) | exact, rest, 0)
-    return found
+        shared, own = merged(fresh.shared, state.shared), merged(fresh.own, state.own)
+        return state._replace(shared=shared, own=own)
 
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        least, found = self.lambda_min, {}
+        for m, G in gradients[0].items():
+            kept = state.shared["values"][m] > least
+            V = state.shared["directions"][m] * kept[None, :].astype(G.dtype)
+            seen = product(state.own["left"][m], G)
+            rest = G - product(product(seen, V), V.T)
+            # An entry is a difference of sums over a row, whose rounding grows with its length.
+            size = jnp.linalg.norm(G, axis=1) + jnp.linalg.norm(seen, axis=1)
+            rounding = 4 * jnp.finfo(G.dtype).eps * G.shape[1] ** 0.5 * size
+            exact = ~jnp.any(kept)  # nothing is taken away
+            found[m] = jnp.where((jnp.abs(rest) > rounding[:, None]) | exact, rest, 0)
+        return found
 
-def _end_task(
-    settings: DnsSettings, state: MethodState, params: Heads, end: TaskEnd
-) -> MethodState:
-    """Means over all pairs so far, n' = n + N: C <- (n / n') C + X^T X / n'."""
-    info, shared, own = end.info, state.shared, state.own
-    before = {m: int(n) for m, n in shared["samples"].items()}
-    if settings.count == "all":
-        total_before = max(before.values())
-        before = dict.fromkeys(before, total_before)
-        now = dict.fromkeys(before, total_before + len(end.pairs))
-    else:
-        now = {m: n + int(np.sum(end.counts.get(m, 0))) for m, n in before.items()}
-    added = {}
-    for modality, features in end.features.items():
-        times = end.counts[modality]
-        total = jnp.zeros_like(shared["inputs"][modality])
-        for start in range(0, len(features), 4096):
-            rows = np.asarray(features[start : start + 4096], total.dtype)
-            missing = 4096 - len(rows)
-            weights = np.pad(times[start : start + 4096], (0, missing)).astype(total.dtype)
-            total = total + _moment(
-                np.pad(rows, ((0, missing), (0, 0))), weights, info.K, settings.include_time
-            )
-        added[modality] = total
-    partners = {info.general: info.specific, info.specific: info.general}
-    inputs = dict(shared["inputs"])
-    outputs = dict(own["outputs"])
-    for modality, partner in partners.items():
-        keep, count = before[modality] / now[modality], now[modality]
-        inputs[modality] = keep * inputs[modality] + added[modality] / count
-        moment = added[partner] / count
-        outputs[modality] = keep * outputs[modality] + _through(params[partner], moment)
-    spectra = {m: _spectrum(C) for m, C in inputs.items()}
-    return state._replace(
-        shared={
-            "inputs": inputs,
-            "directions": {m: vectors for m, (_, vectors) in spectra.items()},
-            "values": {m: values for m, (values, _) in spectra.items()},
-            "samples": {m: jnp.int32(n) for m, n in now.items()},
-        },
-        own={
-            "outputs": outputs,
-            "left": {m: _left(D, settings.left_tolerance) for m, D in outputs.items()},
-        },
-    )
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        """Means over all pairs so far, n' = n + N: C <- (n / n') C + X^T X / n'."""
+        spec, shared, own = data.spec, state.shared, state.own
+        before = {m: int(n) for m, n in shared["samples"].items()}
+        if self.count == "all":
+            total_before = max(before.values())
+            before = dict.fromkeys(before, total_before)
+            now = dict.fromkeys(before, total_before + len(data.pairs))
+        else:
+            now = {m: n + int(np.sum(data.counts.get(m, 0))) for m, n in before.items()}
+        added = {}
+        for modality, features in data.features.items():
+            times = data.counts[modality]
+            total = jnp.zeros_like(shared["inputs"][modality])
+            for start in range(0, len(features), 4096):
+                rows = np.asarray(features[start : start + 4096], total.dtype)
+                missing = 4096 - len(rows)
+                weights = np.pad(times[start : start + 4096], (0, missing)).astype(total.dtype)
+                padded = np.pad(rows, ((0, missing), (0, 0)))
+                total = total + _moment(padded, weights, spec.K, self.include_time)
+            added[modality] = total
+        partners = {spec.general: spec.specific, spec.specific: spec.general}
+        inputs = dict(shared["inputs"])
+        outputs = dict(own["outputs"])
+        for modality, partner in partners.items():
+            keep, count = before[modality] / now[modality], now[modality]
+            inputs[modality] = keep * inputs[modality] + added[modality] / count
+            moment = added[partner] / count
+            outputs[modality] = keep * outputs[modality] + _through(heads[partner], moment)
+        spectra = {m: _spectrum(C) for m, C in inputs.items()}
+        return state._replace(
+            shared={
+                "inputs": inputs,
+                "directions": {m: vectors for m, (_, vectors) in spectra.items()},
+                "values": {m: values for m, (values, _) in spectra.items()},
+                "samples": {m: jnp.int32(n) for m, n in now.items()},
+            },
+            own={
+                "outputs": outputs,
+                "left": {m: _left(D, self.left_tolerance) for m, D in outputs.items()},
+            },
+        )
 
 
 @functools.partial(jax.jit, static_argnames="include_time")

@@ -24,6 +24,7 @@ square of one batch's gradient; so the default is ``"batch"`` with ``"sum"``.
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ from jax.typing import ArrayLike
 
 from hmcl_jax import objective
 from hmcl_jax.continual.config import at_least, fraction, not_negative, one_of
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec
 from hmcl_jax.head import apply_head
 
 FISHERS = ("batch", "minibatch", "sample")
@@ -42,8 +43,8 @@ MINIBATCH = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class EwcSettings:
-    """Settings of EWC.
+class Ewc(Method):
+    """EWC.
 
     Attributes:
       coefficient: lambda of the penalty (paper: 1e-4).
@@ -65,7 +66,9 @@ class EwcSettings:
     mode: str = "separate"
     decay: float = 1.0
 
-    def __post_init__(self) -> None:
+    sweepable = ("coefficient",)
+
+    def check(self) -> None:
         not_negative("coefficient", self.coefficient)
         at_least("memory", self.memory, 2)
         one_of("fisher", self.fisher, FISHERS)
@@ -74,111 +77,99 @@ class EwcSettings:
         one_of("mode", self.mode, ("separate", "online"))
         fraction("decay", self.decay, zero=True, one=True)
 
+    def init(self, heads: Heads) -> MethodState:
+        own = {
+            "fisher": jax.tree.map(jnp.zeros_like, heads),
+            "pull": jax.tree.map(jnp.zeros_like, heads),
+            "anchor": jax.tree.map(jnp.copy, heads),
+            "ratio": jnp.zeros(len(next(iter(heads.values())))),
+        }
+        return MethodState((), own)
 
-def make(name: str, settings: EwcSettings) -> Method:
-    """The record of EWC."""
-    return Method(
-        name,
-        settings,
-        init=_init,
-        widen=_widen,
-        combine=functools.partial(_combine, settings),
-        end_task=functools.partial(_end_task, settings),
-        log=lambda state, _: {"penalty / loss gradient": state.own["ratio"]},
-    )
+    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
+        fresh = self.init(heads).own
+        own = {
+            key: {**fresh[key], **value} if isinstance(value, dict) else value
+            for key, value in state.own.items()
+        }
+        return state._replace(own=own)
+
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        penalty = penalty_gradient(self.coefficient, state.own, heads)
+        return {
+            m: g + num_minibatches.astype(g.dtype) * penalty[m]
+            if m in (spec.general, spec.specific)
+            else g
+            for m, g in gradients[0].items()
+        }
+
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        size = self.memory
+        count = min(size, len(data.pairs))
+        chosen = np.zeros((len(data.seeds), size), np.int64)
+        for row, seed in enumerate(data.seeds):
+            rng = np.random.default_rng([seed, data.task_index, SALT])
+            chosen[row, :count] = rng.permutation(len(data.pairs))[:count]
+        pairs = data.pairs[chosen]
+        dtype = next(iter(heads.values())).dtype
+        memory = (
+            data.general[pairs[..., 1]].astype(dtype),
+            data.specific[pairs[..., 0]].astype(dtype),
+        )
+        coefficient = jnp.broadcast_to(self.coefficient, len(data.seeds))
+        # A coefficient per seed cannot be a part of what is compiled.
+        method = dataclasses.replace(self, coefficient=0.0)
+        arrays = (state.own, heads, memory, coefficient, np.int32(count))
+        return state._replace(own=_consolidate(*arrays, method, data.spec))
+
+    def task_metrics(
+        self, state: MethodState, opt_state: Any, steps: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        return {"penalty / loss gradient": state.own["ratio"]}
 
 
-def _init(params: Heads) -> MethodState:
-    seeds = next(iter(params.values())).shape[0]
-    own = {
-        "fisher": jax.tree.map(jnp.zeros_like, params),
-        "pull": jax.tree.map(jnp.zeros_like, params),
-        "anchor": jax.tree.map(jnp.copy, params),
-        "ratio": jnp.zeros(seeds),
-    }
-    return MethodState((), own)
-
-
-def _widen(state: MethodState, params: Heads) -> MethodState:
-    fresh = _init(params).own
-    own = {
-        key: {**fresh[key], **value} if isinstance(value, dict) else value
-        for key, value in state.own.items()
-    }
-    return state._replace(own=own)
-
-
-def penalty_gradient(coefficient: ArrayLike, own: Any, params: Heads) -> Heads:
+def penalty_gradient(coefficient: ArrayLike, own: Any, heads: Heads) -> Heads:
     """Gradient of the penalty of one minibatch."""
     return jax.tree.map(
         lambda F, pull, anchor, W: 2 * coefficient * (F * (W - anchor) - pull),
-        *(own["fisher"], own["pull"], own["anchor"], params),
+        *(own["fisher"], own["pull"], own["anchor"], heads),
     )
 
 
-def _combine(
-    settings: EwcSettings,
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    coefficient = knob(settings, state, "coefficient")
-    penalty = penalty_gradient(coefficient, state.own, params)
-    return {
-        m: g + minibatches.astype(g.dtype) * penalty[m] if m in (info.general, info.specific) else g
-        for m, g in gradients[0].items()
-    }
-
-
-def _end_task(
-    settings: EwcSettings, state: MethodState, params: Heads, end: TaskEnd
-) -> MethodState:
-    size = settings.memory
-    count = min(size, len(end.pairs))
-    chosen = np.zeros((len(end.seeds), size), np.int64)
-    for row, seed in enumerate(end.seeds):
-        rng = np.random.default_rng([seed, end.place, SALT])
-        chosen[row, :count] = rng.permutation(len(end.pairs))[:count]
-    pairs = end.pairs[chosen]
-    dtype = next(iter(params.values())).dtype
-    memory = (
-        end.general[pairs[..., 1]].astype(dtype),
-        end.specific[pairs[..., 0]].astype(dtype),
-    )
-    coefficient = jnp.broadcast_to(knob(settings, state, "coefficient"), len(end.seeds))
-    own = _consolidate(state.own, params, memory, coefficient, np.int32(count), settings, end.info)
-    return state._replace(own=own)
-
-
-@functools.partial(jax.jit, static_argnames=("settings", "info"))
+@functools.partial(jax.jit, static_argnames=("method", "spec"))
 def _consolidate(
     own: Any,
-    params: Heads,
+    heads: Heads,
     memory: Any,
     coefficient: jax.Array,
     count: jax.Array,
-    settings: EwcSettings,
-    info: TaskInfo,
+    method: Ewc,
+    spec: TaskSpec,
 ) -> Any:
     def one(parts: Any) -> Any:
-        own, params, (general, specific), coefficient = parts
-        fisher, gradient = _fisher(params, general, specific, count, settings, info)
-        moved = jax.tree.map(jnp.subtract, params, own["anchor"])
-        if settings.mode == "online":
-            total = jax.tree.map(lambda F, new: settings.decay * F + new, own["fisher"], fisher)
-            pull = jax.tree.map(jnp.zeros_like, params)
+        own, heads, (general, specific), coefficient = parts
+        fisher, gradient = _fisher(heads, general, specific, count, method, spec)
+        moved = jax.tree.map(jnp.subtract, heads, own["anchor"])
+        if method.mode == "online":
+            total = jax.tree.map(lambda F, new: method.decay * F + new, own["fisher"], fisher)
+            pull = jax.tree.map(jnp.zeros_like, heads)
         else:
             total = jax.tree.map(jnp.add, own["fisher"], fisher)
             pull = jax.tree.map(
                 lambda old, F, way: old - F * way, own["pull"], own["fisher"], moved
             )
-        size = _norm(penalty_gradient(coefficient, own, params))
+        size = _norm(penalty_gradient(coefficient, own, heads))
         ratio = size / jnp.maximum(_norm(gradient), jnp.finfo(size.dtype).tiny)
-        return {"fisher": total, "pull": pull, "anchor": params, "ratio": ratio}
+        return {"fisher": total, "pull": pull, "anchor": heads, "ratio": ratio}
 
-    return jax.lax.map(one, (own, params, memory, coefficient))
+    return jax.lax.map(one, (own, heads, memory, coefficient))
 
 
 def _norm(tree: Any) -> jax.Array:
@@ -186,37 +177,37 @@ def _norm(tree: Any) -> jax.Array:
 
 
 def _fisher(
-    params: Heads,
+    heads: Heads,
     general: jax.Array,
     specific: jax.Array,
     count: jax.Array,
-    settings: EwcSettings,
-    info: TaskInfo,
+    method: Ewc,
+    spec: TaskSpec,
 ) -> tuple[Heads, Heads]:
     """The diagonal Fisher of one seed, and the gradient of the memory's mean loss."""
     size = general.shape[0]
     valid = jnp.arange(size, dtype=jnp.int32) < count
 
-    def terms(params: Heads, general: jax.Array, specific: jax.Array, valid: jax.Array) -> Any:
+    def terms(heads: Heads, general: jax.Array, specific: jax.Array, valid: jax.Array) -> Any:
         return objective.pair_terms(
-            apply_head(params[info.general], general, info.K),
-            apply_head(params[info.specific], specific, info.K),
-            tau=info.tau,
-            K=info.K,
-            kappa=info.config.kappa,
-            entailment_weight=info.config.entailment_weight,
+            apply_head(heads[spec.general], general, spec.K),
+            apply_head(heads[spec.specific], specific, spec.K),
+            tau=spec.tau,
+            K=spec.K,
+            kappa=spec.train.kappa,
+            entailment_weight=spec.train.entailment_weight,
             valid=valid,
         )
 
-    def total(params: Heads, *batch: jax.Array) -> jax.Array:
-        return jnp.sum(terms(params, *batch))
+    def total(heads: Heads, *batch: jax.Array) -> jax.Array:
+        return jnp.sum(terms(heads, *batch))
 
-    summed = jax.grad(total)(params, general, specific, valid)
+    summed = jax.grad(total)(heads, general, specific, valid)
     mean = jax.tree.map(lambda g: g / count.astype(g.dtype), summed)
-    sums = settings.reduction == "sum"
-    if settings.fisher == "batch":
+    sums = method.reduction == "sum"
+    if method.fisher == "batch":
         fisher = jax.tree.map(jnp.square, summed if sums else mean)
-    elif settings.fisher == "minibatch":
+    elif method.fisher == "minibatch":
         parts = -(-size // MINIBATCH)
         padded = parts * MINIBATCH - size
 
@@ -226,28 +217,28 @@ def _fisher(
 
         def add(carry: Any, batch: Any) -> Any:
             found = jnp.maximum(jnp.sum(batch[2]), 1).astype(general.dtype)
-            gradient = jax.grad(total)(params, *batch)
+            gradient = jax.grad(total)(heads, *batch)
             scale = 1.0 if sums else 1 / found
             return jax.tree.map(lambda c, g: c + jnp.square(g * scale), carry, gradient), None
 
-        zero = jax.tree.map(jnp.zeros_like, params)
+        zero = jax.tree.map(jnp.zeros_like, heads)
         batches = (split(general), split(specific), split(valid))
         fisher, _ = jax.lax.scan(add, zero, batches)
         used = -(-count // MINIBATCH)
         fisher = jax.tree.map(lambda F: F / used.astype(F.dtype), fisher)
     else:
-        _, pull_back = jax.vjp(lambda W: terms(W, general, specific, valid), params)
+        _, pull_back = jax.vjp(lambda W: terms(W, general, specific, valid), heads)
 
         def add_sample(carry: Any, row: jax.Array) -> Any:
             weight = jnp.zeros(size, general.dtype).at[row].set(valid[row].astype(general.dtype))
             (gradient,) = pull_back(weight)
             return jax.tree.map(lambda c, g: c + g**2, carry, gradient), None
 
-        zero = jax.tree.map(jnp.zeros_like, params)
+        zero = jax.tree.map(jnp.zeros_like, heads)
         fisher, _ = jax.lax.scan(add_sample, zero, jnp.arange(size, dtype=jnp.int32))
         if not sums:
             fisher = jax.tree.map(lambda F: F / count.astype(F.dtype), fisher)
-    if settings.normalize == "max":
+    if method.normalize == "max":
         top = functools.reduce(jnp.maximum, (jnp.max(F) for F in jax.tree.leaves(fisher)))
         fisher = jax.tree.map(lambda F: F / jnp.where(top > 0, top, 1), fisher)
     return fisher, mean

@@ -24,14 +24,13 @@ from jax.typing import ArrayLike
 
 from hmcl_jax import lorentz
 from hmcl_jax.continual.config import at_least, not_negative, positive
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskEnd, TaskInfo, knob
-from hmcl_jax.continual.methods.memory import (
+from hmcl_jax.continual.method import Heads, MethodState, TaskSpec
+from hmcl_jax.continual.methods.replay_memory import (
     Memory,
-    empty_memory,
+    Replay,
     head_number,
     memory_losses,
     memory_points,
-    remember,
     task_weights,
 )
 
@@ -39,134 +38,120 @@ SIZES = (64, 256)  # numbers of old tasks with a program of their own
 
 
 @dataclasses.dataclass(frozen=True)
-class GemSettings:
-    """Settings of GEM.
+class Gem(Replay):
+    """GEM.
 
     Attributes:
+      memory: pairs kept in all, as many of every task (paper: 512).
       margin: least weight gamma of every old task's gradient, once one is violated (paper: 0.5).
       eps: ridge of the dual problem.
-      memory: pairs kept in all, as many of every task (paper: 512).
     """
 
     margin: float = 0.5
     eps: float = 1e-3
-    memory: int = 512
 
-    def __post_init__(self) -> None:
+    sweepable = ("margin", "eps")
+
+    def check(self) -> None:
         not_negative("margin", self.margin)
         positive("eps", self.eps)
         at_least("memory", self.memory, 1)
 
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        g, memory = gradients[0], state.own["memory"]
+        at_points, lifted, of_head, task = _pair_gradients(memory, heads, spec)
+        at_points = at_points * num_minibatches.astype(at_points.dtype)
+        margin, eps = self.margin, self.eps
+        # In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms
+        # beside which the ridge is below float32's rounding, or cancel in M^T v.
+        with jax.enable_x64(True):
+            at_points, lifted = _wide(at_points), _wide(lifted)
+            gram, along = _products(at_points, lifted, of_head, {m: _wide(G) for m, G in g.items()})
+
+            def solve(rows: int) -> jax.Array:
+                of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
+                return _weights_of_pairs(gram, along, of_task, margin, eps)
+
+            # The number of tasks should not be a shape, and a solve among all slots costs too much
+            # for few tasks: there is one program for few, one for many, one for as many as slots.
+            slots = memory.task.shape[0]
+            sizes = [*(size for size in SIZES if size < slots), slots]
+            tasks = jnp.max(memory.task) + 1
+            enough = sum((tasks > size).astype(jnp.int32) for size in sizes[:-1])
+            branches = [functools.partial(solve, rows) for rows in sizes]
+            weights = jax.lax.switch(jnp.asarray(enough, jnp.int32), branches)
+            added = _weighted(weights, at_points, lifted, of_head, g)
+            return {
+                name: jax.lax.convert_element_type(_wide(G) + added[name], G.dtype)
+                for name, G in g.items()
+            }
+
 
 @dataclasses.dataclass(frozen=True)
-class AgemSettings:
-    """Settings of A-GEM.
+class Agem(Replay):
+    """A-GEM."""
 
-    Attributes:
-      memory: pairs kept in all, as many of every task.
-    """
-
-    memory: int = 512
-
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         at_least("memory", self.memory, 1)
 
-
-def make(name: str, settings: GemSettings | AgemSettings) -> Method:
-    """The record of GEM or A-GEM."""
-    if isinstance(settings, GemSettings):
-        combine = functools.partial(_gem, settings)
-    else:
-        combine = functools.partial(_agem, settings)
-    return Method(
-        name,
-        settings,
-        init=functools.partial(init_memory, settings.memory),
-        combine=combine,
-        end_task=remember_task,
-    )
-
-
-def init_memory(slots: int, params: Heads) -> MethodState:
-    """A state that holds an empty memory."""
-    return MethodState((), {"memory": empty_memory(slots, params)})
-
-
-def remember_task(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
-    """The state with pairs of the learned task in its memory."""
-    return state._replace(own={"memory": remember(state.own["memory"], end, params)})
+    def combine(
+        self,
+        gradients: tuple[Heads, ...],
+        heads: Heads,
+        state: MethodState,
+        num_minibatches: jax.Array,
+        spec: TaskSpec,
+    ) -> Heads:
+        g = gradients[0]
+        at_points, lifted, of_head, task = _pair_gradients(state.own["memory"], heads, spec)
+        ones = jnp.ones(task.shape, lifted.dtype)
+        m = _weighted(ones, at_points, lifted, of_head, heads)
+        along = sum(jnp.sum(g[name] * m[name]) for name in heads)
+        square = sum(jnp.sum(m[name] ** 2) for name in heads)
+        share = jnp.where(along < 0, along / jnp.where(square > 0, square, 1), 0)
+        return jax.tree.map(lambda g, m: g - share * m, g, m)
 
 
 def _pair_gradients(
-    memory: Memory, params: Heads, info: TaskInfo
+    memory: Memory, heads: Heads, spec: TaskSpec
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Of all general, then all specific sides: gradients at the points of each task's mean loss,
     lifted features, number of the head, and the task."""
 
     def total(points: tuple[jax.Array, jax.Array]) -> jax.Array:
-        losses = memory_losses(*points, memory, info)
+        losses = memory_losses(*points, memory, spec)
         return jnp.sum(losses * task_weights(memory))
 
-    at_points = jax.grad(total)(memory_points(memory, params, info.K))
-    lifted = [lorentz.lift(x, info.K) for x in (memory.general, memory.specific)]
-    heads = jnp.concatenate([memory.general_head, memory.specific_head])
+    at_points = jax.grad(total)(memory_points(memory, heads, spec.K))
+    lifted = [lorentz.lift(x, spec.K) for x in (memory.general, memory.specific)]
+    of_head = jnp.concatenate([memory.general_head, memory.specific_head])
     return (
         jnp.concatenate(at_points),
         jnp.concatenate(lifted),
-        heads,
+        of_head,
         jnp.concatenate([memory.task, memory.task]),
     )
 
 
 def _weighted(
-    weights: jax.Array, at_points: jax.Array, lifted: jax.Array, heads: jax.Array, params: Heads
+    weights: jax.Array, at_points: jax.Array, lifted: jax.Array, of_head: jax.Array, heads: Heads
 ) -> Heads:
     """Sum of the pairs' gradients of the heads, with weights."""
     return {
         name: jnp.matmul(
-            (at_points * (weights * (heads == head_number(name)))[:, None]).T,
+            (at_points * (weights * (of_head == head_number(name)))[:, None]).T,
             lifted,
             precision=jax.lax.Precision.HIGHEST,
         )
-        for name in params
+        for name in heads
     }
-
-
-def _gem(
-    settings: GemSettings,
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    g, memory = gradients[0], state.own["memory"]
-    at_points, lifted, heads, task = _pair_gradients(memory, params, info)
-    at_points = at_points * minibatches.astype(at_points.dtype)
-    margin, eps = (knob(settings, state, name) for name in ("margin", "eps"))
-    # In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms beside
-    # which the ridge is below float32's rounding, or cancel in M^T v.
-    with jax.enable_x64(True):
-        at_points, lifted = _wide(at_points), _wide(lifted)
-        gram, along = _products(at_points, lifted, heads, {m: _wide(G) for m, G in g.items()})
-
-        def solve(rows: int) -> jax.Array:
-            of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
-            return _weights_of_pairs(gram, along, of_task, margin, eps)
-
-        # The number of tasks should not be a shape, and a solve among all slots costs too much for
-        # few tasks: so there is one program for few, one for many, one for as many as slots.
-        slots = memory.task.shape[0]
-        sizes = [*(size for size in SIZES if size < slots), slots]
-        tasks = jnp.max(memory.task) + 1
-        enough = sum((tasks > size).astype(jnp.int32) for size in sizes[:-1])
-        branches = [functools.partial(solve, rows) for rows in sizes]
-        weights = jax.lax.switch(jnp.asarray(enough, jnp.int32), branches)
-        added = _weighted(weights, at_points, lifted, heads, g)
-        return {
-            name: jax.lax.convert_element_type(_wide(G) + added[name], G.dtype)
-            for name, G in g.items()
-        }
 
 
 def _wide(x: ArrayLike) -> jax.Array:
@@ -174,16 +159,16 @@ def _wide(x: ArrayLike) -> jax.Array:
 
 
 def _products(
-    at_points: jax.Array, lifted: jax.Array, heads: jax.Array, g: Heads
+    at_points: jax.Array, lifted: jax.Array, of_head: jax.Array, g: Heads
 ) -> tuple[jax.Array, jax.Array]:
     """Products of the pairs' gradients of the heads with each other, and with g."""
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    same_head = (heads[:, None] == heads[None, :]).astype(lifted.dtype)
+    same_head = (of_head[:, None] == of_head[None, :]).astype(lifted.dtype)
     gram = product(at_points, at_points.T) * product(lifted, lifted.T) * same_head
     along = jnp.zeros_like(lifted[:, 0])
     for name, G in g.items():
         here = jnp.sum(product(lifted, G.T) * at_points, axis=1)
-        along = jnp.where(heads == head_number(name), here, along)
+        along = jnp.where(of_head == head_number(name), here, along)
     return gram, along
 
 
@@ -198,25 +183,6 @@ def _weights_of_pairs(
     v = solve_dual(product(product(rows, gram), rows.T), products, margin, eps, present)
     v = jnp.where(jnp.any(present & (products < 0)), v, 0)
     return product(v[None, :], rows)[0]
-
-
-def _agem(
-    settings: AgemSettings,
-    gradients: tuple[Heads, ...],
-    params: Heads,
-    state: MethodState,
-    minibatches: jax.Array,
-    info: TaskInfo,
-) -> Heads:
-    del settings, minibatches
-    g = gradients[0]
-    at_points, lifted, heads, task = _pair_gradients(state.own["memory"], params, info)
-    ones = jnp.ones(task.shape, lifted.dtype)
-    m = _weighted(ones, at_points, lifted, heads, params)
-    along = sum(jnp.sum(g[name] * m[name]) for name in params)
-    square = sum(jnp.sum(m[name] ** 2) for name in params)
-    share = jnp.where(along < 0, along / jnp.where(square > 0, square, 1), 0)
-    return jax.tree.map(lambda g, m: g - share * m, g, m)
 
 
 def solve_dual(

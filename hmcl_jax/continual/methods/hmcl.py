@@ -1,37 +1,60 @@
-"""HMCL: every step of AdamW is corrected so that old modalities move by one shared rotation."""
+"""HMCL: corrects each optimizer step so that protected points of every modality move by the same
+rotation, or not at all."""
 
 import dataclasses
-import functools
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hmcl_jax.continual.config import ConfigError, TrainConfig, at_least, fraction, one_of
+from hmcl_jax.continual.config import ConfigError, at_least, fraction, one_of
 from hmcl_jax.continual.method import (
     Heads,
     Method,
     MethodState,
-    TaskEnd,
-    TaskInfo,
-    Watch,
+    TaskData,
+    TaskSpec,
+    TrainState,
     adamw,
-    knob,
+    note_update,
 )
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
-from hmcl_jax.projection import SPANS, defect_system, lorentz_defect, shared_rotation
-from hmcl_jax.protection import if_protected, protect
+from hmcl_jax.projection import (
+    SPANS,
+    DefectSystem,
+    defect_system,
+    lorentz_defect,
+    shared_rotation,
+)
+from hmcl_jax.protection import Protection, empty_protection, if_protected, protect
 from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
 
 PLACEMENTS = ("pre", "post", "post+anchor")
 CHUNK = 16384  # rows of features per device transfer
 
 
+class KeptSystem(NamedTuple):
+    """What the step metrics need of a protection, decomposed once per task."""
+
+    system: DefectSystem
+
+
+def keep_system() -> optax.GradientTransformation:
+    """Carries the :class:`KeptSystem` of a task; changes no update."""
+
+    def init(heads: Heads) -> KeptSystem:
+        shapes = jax.eval_shape(lambda: defect_system(empty_protection(heads)))
+        return KeptSystem(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+
+    return optax.GradientTransformation(init, lambda updates, state, heads=None: (updates, state))
+
+
 @dataclasses.dataclass(frozen=True)
-class HmclSettings:
-    """Settings of HMCL.
+class Hmcl(Method):
+    """HMCL.
 
     Attributes:
       variant: ``"mr"``, ``"ca"`` or ``"rotation"`` (the finite form of ca).
@@ -57,7 +80,9 @@ class HmclSettings:
     weighting: str = "samples"
     span: str = "protected"
 
-    def __post_init__(self) -> None:
+    sweepable = ("variance", "beta")
+
+    def check(self) -> None:
         one_of("variant", self.variant, VARIANTS)
         one_of("placement", self.placement, PLACEMENTS)
         one_of("basis", self.basis, ("per_modality", "joint"))
@@ -71,144 +96,144 @@ class HmclSettings:
         if self.variant == "rotation" and self.placement == "pre":
             raise ConfigError("variant 'rotation' corrects a step, so placement must not be 'pre'.")
 
+    def init(self, heads: Heads) -> MethodState:
+        return empty_moments(heads)
 
-def make(name: str, settings: HmclSettings) -> Method:
-    """The record of HMCL."""
-    return Method(
-        name,
-        settings,
-        init=init_state,
-        widen=widen_state,
-        transform=functools.partial(_transform, settings),
-        begin_task=functools.partial(_begin_task, settings),
-        end_task=add_moments,
-        watch=functools.partial(_watch, settings),
-        log=functools.partial(_log, settings),
-    )
+    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
+        return add_moments_of(state, heads)
 
+    def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
+        """AdamW's step is noted, and the corrected one: the metrics are about these two."""
+        step = optax.chain(adamw(spec), note_update())
+        project = optax.chain(hmcl_project(self.variant, span=self.span), note_update())
+        if self.placement == "pre":
+            return optax.chain(project, step, keep_system())
+        if self.placement == "post":
+            return optax.chain(step, project, keep_system())
+        # Beta is a part of the state, so that it may differ along the seed axis.
+        anchor = optax.inject_hyperparams(task_anchor)(beta=0.0)
+        return optax.chain(step, project, keep_system(), anchor)
 
-def _transform(
-    settings: HmclSettings, config: TrainConfig, info: TaskInfo
-) -> optax.GradientTransformation:
-    step = adamw(config, info)
-    project = hmcl_project(settings.variant, span=settings.span)
-    if settings.placement == "pre":
-        return optax.chain(project, step)
-    if settings.placement == "post":
-        return optax.chain(step, project)
-    # Beta is a part of the state, so that it may differ along the seed axis.
-    return optax.chain(step, project, optax.inject_hyperparams(task_anchor)(beta=settings.beta))
+    def begin_task(self, opt_state: Any, state: MethodState, heads: Heads, spec: TaskSpec) -> Any:
+        seeds = len(next(iter(heads.values())))
+        if self.placement == "post+anchor":
+            retrieval = spec.kind == "retrieval" and self.beta_retrieval is not None
+            given = np.asarray(self.beta_retrieval if retrieval else self.beta)
+            beta = jnp.asarray(np.broadcast_to(given, seeds), float)
+            anchor = opt_state[-1]._replace(hyperparams={"beta": beta})
+            opt_state = (*opt_state[:-1], anchor)
+        if spec.is_first:
+            return _begin_task(opt_state, heads, None)
+        protection = protect(
+            state.shared,
+            heads,
+            variance=self.variance,
+            min_rank=self.min_rank,
+            basis=self.basis,
+            weighting=self.weighting,
+        )
+        return _begin_task(opt_state, heads, protection)
 
+    def step_metrics(
+        self, gradient: Heads, before: TrainState, after: TrainState, spec: TaskSpec
+    ) -> dict[str, jax.Array]:
+        """The effect of the correction on a step of AdamW, and of the anchor.
 
-def _watch(settings: HmclSettings, opt_state: Any, info: TaskInfo) -> Watch:
-    """What the correction does to a step of AdamW, and how far the anchor lets it go.
-
-    - ``defect_before``, ``defect_after``: root of the Lorentz defect of the step that AdamW alone
-      would take from here, and of the one that is taken, before anchoring;
-    - ``rotation``: size of the closest shared rotation of AdamW's step, in radians (root of the sum
-      of its squared angles), taken or not;
-    - ``anchor_distance``, ``step``: Frobenius norms over all heads of the way from the task's
-      start, and of the step that is taken; the latter if every step is measured.
-    """
-    pre, anchored = settings.placement == "pre", settings.placement == "post+anchor"
-    adam = adamw(info.config, info)
-    project = hmcl_project(settings.variant, span=settings.span)
-    protection = opt_state[0 if pre else 1].protection
-    system = defect_system(protection)
-
-    def watch(gradient: Heads, params: Heads, opt_state: Any, moved: Heads) -> dict[str, jax.Array]:
-        candidate, _ = adam.update(gradient, opt_state[1 if pre else 0], params)
-        if pre:
-            taken = jax.tree.map(jnp.subtract, moved, params)
+        - ``defect_before``, ``defect_after``: root of the Lorentz defect of the step that AdamW
+          alone would take, and of the one that is taken, before anchoring;
+        - ``rotation``: size of the closest shared rotation of AdamW's step, in radians (root of the
+          sum of its squared angles), whether it is taken or not;
+        - ``anchor_distance``, ``step``: Frobenius norms over all heads of the way from the task's
+          start, and of the step that is taken; the latter if every step is measured.
+        """
+        protection = protection_in(after.opt_state)
+        if self.placement == "pre":
+            project, step, kept = after.opt_state
+            taken = step[1].update
+            candidate, _ = adamw(spec).update(gradient, before.opt_state[1][0], before.heads)
         else:
-            taken, _ = project.update(candidate, opt_state[1], params)
+            step, project, kept = after.opt_state[:3]
+            candidate, taken = step[1].update, project[1].update
         zero = jnp.zeros((), protection.shared_basis.dtype)
 
         def measured() -> tuple[jax.Array, ...]:
-            defects = (lorentz_defect(step, protection, system) for step in (candidate, taken))
-            turn = shared_rotation(candidate, protection, span=settings.span)
+            steps = (candidate, taken)
+            defects = (lorentz_defect(x, protection, kept.system) for x in steps)
+            turn = shared_rotation(candidate, protection, span=self.span)
             squared = jnp.sum(turn.inside**2) / 2
             if turn.outside is not None:
                 squared += jnp.sum(turn.outside**2)
             return *map(jnp.sqrt, defects), jnp.sqrt(squared)
 
         found = if_protected(protection, measured, lambda: (zero, zero, zero))
-        figures = dict(zip(("defect_before", "defect_after", "rotation"), found, strict=True))
-        if anchored:
-            way = jax.tree.map(jnp.subtract, moved, opt_state[2].inner_state.anchor)
-            figures["anchor_distance"] = optax.tree.norm(way)
-            if info.config.step == "epoch":
-                figures["step"] = optax.tree.norm(taken)
-        return figures
+        metrics = dict(zip(("defect_before", "defect_after", "rotation"), found, strict=True))
+        if self.placement == "post+anchor":
+            anchor = after.opt_state[-1].inner_state.anchor
+            way = jax.tree.map(jnp.subtract, after.heads, anchor)
+            metrics["anchor_distance"] = optax.tree.norm(way)
+            if spec.train.step == "epoch":
+                metrics["step"] = optax.tree.norm(taken)
+        return metrics
 
-    return watch
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        return add_moments(state, data)
 
-
-def _log(settings: HmclSettings, state: MethodState, fitted: Any) -> dict[str, jax.Array]:
-    """Protected ranks, and how far the anchor's bound lets the heads be after each epoch."""
-    del state
-    project = fitted.opt_state[0 if settings.placement == "pre" else 1]
-    figures = {f"rank_{modality}": rank for modality, rank in project.protection.rank.items()}
-    if settings.placement == "post+anchor":
-        beta = np.asarray(fitted.opt_state[2].hyperparams["beta"], float)[:, None]
-        if (beta > 0).all() and "step" in fitted.figures:
-            longest = np.maximum.accumulate(np.asarray(fitted.figures["step"], float), axis=1)
-            figures["anchor_bound"] = (1 - beta) / beta * longest
-    return figures
-
-
-def init_state(params: Heads) -> MethodState:
-    """Empty moments."""
-    return MethodState(init_moments({m: W[0] for m, W in params.items()}), ())
+    def task_metrics(
+        self, state: MethodState, opt_state: Any, steps: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        """Protected ranks, and how far the anchor's bound lets the heads be after each epoch."""
+        ranks = protection_in(opt_state).rank
+        metrics: dict[str, Any] = {f"rank_{modality}": rank for modality, rank in ranks.items()}
+        if self.placement == "post+anchor":
+            beta = np.asarray(opt_state[-1].hyperparams["beta"], float)[:, None]
+            if (beta > 0).all() and "step" in steps:
+                longest = np.maximum.accumulate(np.asarray(steps["step"], float), axis=1)
+                metrics["anchor_bound"] = (1 - beta) / beta * longest
+        return metrics
 
 
-def widen_state(state: MethodState, params: Heads) -> MethodState:
-    """Moments for heads among which new ones have appeared."""
-    return state._replace(shared=merge_moments(state.shared, init_state(params).shared))
+def protection_in(opt_state: Any) -> Protection:
+    """The protection in the state of an :class:`Hmcl` optimizer."""
+    return optax.tree.get(opt_state, "protection")
 
 
-def _begin_task(
-    settings: HmclSettings, opt_state: Any, state: MethodState, params: Heads, info: TaskInfo
-) -> Any:
-    if settings.placement == "post+anchor":
-        beta = knob(settings, state, "beta")
-        if info.kind == "retrieval" and settings.beta_retrieval is not None:
-            beta = settings.beta_retrieval
-        seeds = next(iter(params.values())).shape[0]
-        beta = jnp.array(jnp.broadcast_to(jnp.asarray(beta, float), seeds))
-        anchor = opt_state[-1]._replace(hyperparams={"beta": beta})
-        opt_state = (*opt_state[:-1], anchor)
-    if info.first:
-        return begin_task(opt_state, params, None)
-    protection = protect(
-        state.shared,
-        params,
-        variance=knob(settings, state, "variance"),
-        min_rank=settings.min_rank,
-        basis=settings.basis,
-        weighting=settings.weighting,
+@jax.jit
+def _begin_task(opt_state: Any, heads: Heads, protection: Protection | None) -> Any:
+    opt_state = begin_task(opt_state, heads, protection)
+    if protection is None:
+        return opt_state
+    system = KeptSystem(jax.lax.map(defect_system, protection))
+    return tuple(system if isinstance(part, KeptSystem) else part for part in opt_state)
+
+
+_end_task, _update_moments = jax.jit(end_task), jax.jit(update_moments)
+
+
+def empty_moments(heads: Heads) -> MethodState:
+    """A state of empty moments."""
+    return MethodState(
+        init_moments({m: np.zeros(W.shape[1:], W.dtype) for m, W in heads.items()}), ()
     )
-    return begin_task(opt_state, params, protection)
 
 
-def add_moments(state: MethodState, params: Heads, end: TaskEnd) -> MethodState:
+def add_moments_of(state: MethodState, heads: Heads) -> MethodState:
+    """Moments for heads among which new ones have appeared."""
+    return state._replace(shared=merge_moments(state.shared, empty_moments(heads).shared))
+
+
+def add_moments(state: MethodState, data: TaskData) -> MethodState:
     """Moments with those of a learned task."""
-    del params
     moments = state.shared
-    for modality, features in end.features.items():
+    for modality, features in data.features.items():
         for start in range(0, len(features), CHUNK):
-            rows, counts = features[start : start + CHUNK], end.counts[modality]
+            rows, counts = features[start : start + CHUNK], data.counts[modality]
             counts = counts[start : start + CHUNK]
             # Padded to few shapes, so that few programs are compiled.
             missing = _padded(len(rows)) - len(rows)
             rows = np.pad(np.asarray(rows), ((0, missing), (0, 0)))
-            moments = update_moments(
-                moments,
-                {modality: rows},
-                end.info.K,
-                {modality: np.pad(counts, (0, missing)).astype(np.int32)},
-            )
-    return state._replace(shared=end_task(moments))
+            counts = np.pad(counts, (0, missing)).astype(np.int32)
+            moments = _update_moments(moments, {modality: rows}, data.spec.K, {modality: counts})
+    return state._replace(shared=_end_task(moments))
 
 
 def _padded(rows: int) -> int:

@@ -2,21 +2,21 @@
 
 Takes the place of a method in a stream: as many optimizer steps as the others take, each on the sum
 of the gradients of all tasks. A pair contrasts with pairs of its own task, as it does for the
-others. Its BWT is not a loss of what was learned: with ``tasks = "all"`` scores rise as training
-goes on.
+others. Its BWT does not measure forgetting: with ``tasks = "all"`` scores rise as training
+continues.
 """
 
 import dataclasses
 
 import optax
 
-from hmcl_jax.continual.config import TrainConfig, one_of
-from hmcl_jax.continual.method import Method, TaskInfo
+from hmcl_jax.continual.config import one_of
+from hmcl_jax.continual.method import Method, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class JointSettings:
-    """Settings of joint training.
+class Joint(Method):
+    """Joint training.
 
     Attributes:
       tasks: ``"all"`` tasks of the stream, later ones too, or those ``"seen"`` so far.
@@ -24,15 +24,14 @@ class JointSettings:
 
     tasks: str = "all"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         one_of("tasks", self.tasks, ("all", "seen"))
 
+    @property
+    def trains_on(self) -> str:  # type: ignore[override]
+        return self.tasks
 
-def make(name: str, settings: JointSettings) -> Method:
-    """The record of joint training."""
-    return Method(name, settings, transform=_transform, over=settings.tasks)
-
-
-def _transform(config: TrainConfig, info: TaskInfo) -> optax.GradientTransformation:
-    rate = config.schedule(info.kind).learning_rate
-    return optax.adamw(rate, weight_decay=config.weight_decay)
+    def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
+        # Every step has tasks of all modalities, so all heads decay.
+        rate = spec.train.schedule(spec.kind).learning_rate
+        return optax.adamw(rate, weight_decay=spec.train.weight_decay)

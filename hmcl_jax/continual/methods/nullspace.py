@@ -13,26 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hmcl_jax.continual.config import TrainConfig, at_least, fraction
-from hmcl_jax.continual.method import Heads, Method, MethodState, TaskInfo, adamw, knob
-from hmcl_jax.continual.methods import hmcl
-
-
-@dataclasses.dataclass(frozen=True)
-class NullspaceSettings:
-    """Settings of the null-space projection.
-
-    Attributes:
-      variance: share of the lifted features' energy whose directions are protected.
-      min_rank: least number of protected directions.
-    """
-
-    variance: float = 0.99
-    min_rank: int = 8
-
-    def __post_init__(self) -> None:
-        fraction("variance", self.variance, zero=False, one=True)
-        at_least("min_rank", self.min_rank, 0)
+from hmcl_jax.continual.config import at_least, fraction
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec, adamw
+from hmcl_jax.continual.methods.hmcl import add_moments, add_moments_of, empty_moments
 
 
 class NullspaceState(NamedTuple):
@@ -45,50 +28,61 @@ class NullspaceState(NamedTuple):
     projector: Any
 
 
-def make(name: str, settings: NullspaceSettings) -> Method:
-    """The record of the null-space projection."""
-    return Method(
-        name,
-        settings,
-        init=hmcl.init_state,
-        widen=hmcl.widen_state,
-        transform=_transform,
-        begin_task=functools.partial(_begin_task, settings),
-        end_task=hmcl.add_moments,
-    )
+@dataclasses.dataclass(frozen=True)
+class Nullspace(Method):
+    """The null-space projection.
+
+    Attributes:
+      variance: share of the lifted features' energy whose directions are protected.
+      min_rank: least number of protected directions.
+    """
+
+    variance: float = 0.99
+    min_rank: int = 8
+
+    sweepable = ("variance",)
+
+    def check(self) -> None:
+        fraction("variance", self.variance, zero=False, one=True)
+        at_least("min_rank", self.min_rank, 0)
+
+    def init(self, heads: Heads) -> MethodState:
+        return empty_moments(heads)
+
+    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
+        return add_moments_of(state, heads)
+
+    def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
+        return optax.chain(adamw(spec), nullspace_project())
+
+    def begin_task(self, opt_state: Any, state: MethodState, heads: Heads, spec: TaskSpec) -> Any:
+        if spec.is_first:
+            return opt_state
+        seeds = len(next(iter(heads.values())))
+        variance = jnp.broadcast_to(self.variance, seeds)
+        projector = _projectors(state.shared.total, variance, self.min_rank)
+        return (*opt_state[:-1], NullspaceState(projector))
+
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        return add_moments(state, data)
 
 
 def nullspace_project() -> optax.GradientTransformation:
-    """Takes the protected directions out of an update; :func:`_begin_task` sets them."""
+    """Takes the protected directions out of an update; :meth:`Nullspace.begin_task` sets them."""
 
-    def init_fn(params: Heads) -> NullspaceState:
+    def init_fn(heads: Heads) -> NullspaceState:
         return NullspaceState(
-            {m: jnp.zeros((W.shape[1], W.shape[1]), W.dtype) for m, W in params.items()}
+            {m: jnp.zeros((W.shape[1], W.shape[1]), W.dtype) for m, W in heads.items()}
         )
 
     def update_fn(
-        updates: Heads, state: NullspaceState, params: Any = None
+        updates: Heads, state: NullspaceState, heads: Any = None
     ) -> tuple[Heads, NullspaceState]:
-        del params
+        del heads
         product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
         return {m: u - product(u, state.projector[m]) for m, u in updates.items()}, state
 
     return optax.GradientTransformation(init_fn, update_fn)
-
-
-def _transform(config: TrainConfig, info: TaskInfo) -> optax.GradientTransformation:
-    return optax.chain(adamw(config, info), nullspace_project())
-
-
-def _begin_task(
-    settings: NullspaceSettings, opt_state: Any, state: MethodState, params: Heads, info: TaskInfo
-) -> Any:
-    if info.first:
-        return opt_state
-    seeds = next(iter(params.values())).shape[0]
-    variance = jnp.broadcast_to(knob(settings, state, "variance"), seeds)
-    projector = _projectors(state.shared.total, variance, settings.min_rank)
-    return (*opt_state[:-1], NullspaceState(projector))
 
 
 @functools.partial(jax.jit, static_argnames="min_rank")

@@ -1,10 +1,11 @@
 """A small memory of old pairs, and the loss on it; for the methods that replay.
 
 The memory holds at most `slots` pairs, as many of every task: after t tasks the first
-``slots // t`` of each, in the order in which they were drawn at the task's end. Each seed draws its
-own. Pairs contrast only with pairs of their own task, as they did when they were learned.
+``slots // t`` of each, in the order in which they were drawn at its end. Each seed draws its own.
+Pairs contrast only with pairs of their own task, as they did when they were learned.
 """
 
+import dataclasses
 import zlib
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from hmcl_jax import entailment, lorentz
 from hmcl_jax.continual.config import ConfigError
-from hmcl_jax.continual.method import Heads, TaskEnd, TaskInfo
+from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec
 from hmcl_jax.head import apply_head
 
 SALT = 0x6D656D  # keeps these draws apart from the orders of the pairs
@@ -28,8 +29,8 @@ class Memory(NamedTuple):
       specific: frozen features of the specific side.
       general_head: number of its modality, see :func:`head_number`.
       specific_head: likewise.
-      task: place of the pair's task in the stream; -1 for an empty slot.
-      general_points: where the heads had put it when it was stored.
+      task: index of the pair's task in the stream; -1 for an empty slot.
+      general_points: its point under the heads when it was stored.
       specific_points: likewise.
     """
 
@@ -42,9 +43,26 @@ class Memory(NamedTuple):
     specific_points: jax.Array
 
 
-def empty_memory(slots: int, params: Heads) -> Memory:
+@dataclasses.dataclass(frozen=True)
+class Replay(Method):
+    """A method that keeps a memory of pairs.
+
+    Attributes:
+      memory: pairs kept in all, as many of every task.
+    """
+
+    memory: int = 512
+
+    def init(self, heads: Heads) -> MethodState:
+        return MethodState((), {"memory": empty_memory(self.memory, heads)})
+
+    def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
+        return state._replace(own={"memory": remember(state.own["memory"], data, heads)})
+
+
+def empty_memory(slots: int, heads: Heads) -> Memory:
     """A memory without pairs, for heads with a seed axis."""
-    W = next(iter(params.values()))
+    W = next(iter(heads.values()))
     seeds, dim = W.shape[0], W.shape[1]
 
     def features() -> jax.Array:
@@ -58,7 +76,7 @@ def empty_memory(slots: int, params: Heads) -> Memory:
     )
 
 
-def remember(memory: Memory, end: TaskEnd, params: Heads) -> Memory:
+def remember(memory: Memory, data: TaskData, heads: Heads) -> Memory:
     """The memory after a task: older tasks give room for pairs of the new one."""
     slots = memory.task.shape[1]
     stored = {name: np.array(value) for name, value in memory._asdict().items()}
@@ -68,23 +86,25 @@ def remember(memory: Memory, end: TaskEnd, params: Heads) -> Memory:
     quota = slots // tasks
     fresh = {name: np.zeros_like(value) for name, value in stored.items()}
     fresh["task"][:] = -1
-    for row, seed in enumerate(end.seeds):
+    for row, seed in enumerate(data.seeds):
         at = 0
         for task in range(tasks - 1):
             kept = np.flatnonzero(stored["task"][row] == task)[:quota]
             for name, value in stored.items():
                 fresh[name][row, at : at + len(kept)] = value[row, kept]
             at += len(kept)
-        drawn = np.random.default_rng([seed, end.place, SALT]).permutation(len(end.pairs))[:quota]
-        pairs = end.pairs[drawn]
+        drawn = np.random.default_rng([seed, data.task_index, SALT]).permutation(len(data.pairs))[
+            :quota
+        ]
+        pairs = data.pairs[drawn]
         room = slice(at, at + len(pairs))
-        sides = (("specific", 0, end.info.specific), ("general", 1, end.info.general))
+        sides = (("specific", 0, data.spec.specific), ("general", 1, data.spec.general))
         for side, column, modality in sides:
-            features = getattr(end, side)[pairs[:, column]].astype(fresh[side].dtype)
+            features = getattr(data, side)[pairs[:, column]].astype(fresh[side].dtype)
             fresh[side][row, room] = features
             fresh[f"{side}_head"][row, room] = head_number(modality)
             fresh[f"{side}_points"][row, room] = apply_head(
-                params[modality][row], features, end.info.K
+                heads[modality][row], features, data.spec.K
             )
         fresh["task"][row, room] = tasks - 1
     return Memory(**{name: jnp.asarray(value) for name, value in fresh.items()})
@@ -95,12 +115,12 @@ def head_number(modality: str) -> int:
     return zlib.crc32(modality.encode()) & 0x7FFFFFFF
 
 
-def memory_points(memory: Memory, params: Heads, K: float) -> tuple[jax.Array, jax.Array]:
+def memory_points(memory: Memory, heads: Heads, K: float) -> tuple[jax.Array, jax.Array]:
     """What the heads make of the stored pairs, general and specific, for one seed."""
 
     def points(features: jax.Array, head: jax.Array) -> jax.Array:
         found = jnp.zeros_like(features)
-        for modality, W in params.items():
+        for modality, W in heads.items():
             here = apply_head(W, features, K)
             found = jnp.where((head == head_number(modality))[:, None], here, found)
         return found
@@ -112,7 +132,7 @@ def memory_points(memory: Memory, params: Heads, K: float) -> tuple[jax.Array, j
 
 
 def memory_losses(
-    general: jax.Array, specific: jax.Array, memory: Memory, info: TaskInfo
+    general: jax.Array, specific: jax.Array, memory: Memory, spec: TaskSpec
 ) -> jax.Array:
     """Loss of every stored pair among those of its task, 0 for empty slots, for one seed.
 
@@ -122,11 +142,11 @@ def memory_losses(
     together = (memory.task[:, None] == memory.task[None, :]) & valid[:, None] & valid[None, :]
     # Empty slots are put apart, where everything has a finite gradient.
     general, specific = (jnp.where(valid[:, None], x, 0.1) for x in (general, specific))
-    logits = -lorentz.pairwise_distance(general, specific, info.K) / info.tau
+    logits = -lorentz.pairwise_distance(general, specific, spec.K) / spec.tau
     masked = jnp.where(together, logits, jnp.finfo(logits.dtype).min / 4)
     towards = (jax.nn.logsumexp(masked, axis=1) + jax.nn.logsumexp(masked, axis=0)) / 2
-    outside = entailment.entailment_loss(general, specific, info.K, info.config.kappa)
-    rows = towards - jnp.diagonal(logits) + info.config.entailment_weight * outside
+    outside = entailment.entailment_loss(general, specific, spec.K, spec.train.kappa)
+    rows = towards - jnp.diagonal(logits) + spec.train.entailment_weight * outside
     return jnp.where(valid, rows, 0)
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hmcl_jax.continual.feed import class_capacity
 from hmcl_jax.continual.method import Heads
-from hmcl_jax.continual.pairs import class_capacity
 from hmcl_jax.data.store import Task
 from hmcl_jax.evaluation import predict, recall, top1
 from hmcl_jax.head import apply_head

@@ -1,7 +1,7 @@
-"""What runs have left on disk, for analyses: who they are, and their heads after every task.
+"""Reads runs on disk, for analyses: their identity, and their heads after every task.
 
-Reading takes no lock and writes nothing, so runs that are still going on can be looked at. Whatever
-is read is compared with its checksum, as for a resume, and with the store it is said to be from.
+Reading takes no lock and writes nothing, so runs that are not finished can be read. All data are
+compared with their checksums, as for a resume, and with the store that the run names.
 """
 
 import ast
@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 
 from hmcl_jax import _checks
-from hmcl_jax.continual.checkpoint import (
+from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.health import Stopped, read_stopped
+from hmcl_jax.continual.run_directory import (
     RUN,
     STEPS,
-    RunError,
-    latest_step,
-    read_arrays,
+    finished_tasks,
     read_identity,
-    read_note,
+    read_record,
+    read_step,
 )
-from hmcl_jax.continual.guard import Stopped, read_stopped
 from hmcl_jax.data.store import Store
 
-HEADS = "state['params']["
+HEADS = "state['heads']["
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,28 +55,35 @@ class SavedRun:
     @property
     def finished(self) -> int:
         """Number of tasks that are finished."""
-        return latest_step(self.path / STEPS) or 0
+        return finished_tasks(self.path)
 
-    def stopped(self) -> tuple[Stopped, ...]:
-        """The seeds that were stopped until now (:mod:`hmcl_jax.continual.guard`).
+    def stopped(self, finished: int | None = None) -> tuple[Stopped, ...]:
+        """The seeds that were stopped (:mod:`hmcl_jax.continual.health`).
+
+        Args:
+          finished: in the first so many tasks. Default: all that are finished.
 
         Raises:
-          RunError: if the newest step is damaged.
+          RunError: if the record of a task is damaged.
         """
-        if not self.finished:
-            return ()
-        step = self.path / STEPS / str(self.finished)
-        return self._stopped_until(step, read_note(step))
-
-    def _stopped_until(self, step: Path, note: Mapping[str, Any]) -> tuple[Stopped, ...]:
+        finished = self.finished if finished is None else finished
         try:
-            return read_stopped(
-                "stopped", note["record"].get("stopped", []), self.seeds, self.order
+            return tuple(
+                one
+                for number in range(1, finished + 1)
+                for one in read_stopped(
+                    "stopped",
+                    read_record(self.path, number)["stopped"],
+                    self.seeds,
+                    self.order,
+                )
             )
-        except ValueError as error:
+        except (KeyError, ValueError) as error:
+            if isinstance(error, RunError):
+                raise
             raise RunError(
-                f"{step} does not say which seeds were stopped: {error}; run again with another "
-                "--out."
+                f"{self.path} does not say which seeds were stopped: {error}; run again with "
+                "another --out."
             ) from error
 
     def heads(self, finished: int | None = None) -> dict[str, np.ndarray]:
@@ -87,11 +94,10 @@ class SavedRun:
 
         Returns:
           ``{modality: W}`` with W of shape ``(seeds, d, d + 1)``, as they were saved; NaN for
-          seeds that had been stopped (:mod:`hmcl_jax.continual.guard`). A modality that no task
-          has had until then is not there.
+          seeds that had been stopped. A modality that no task has had until then is not there.
 
         Raises:
-          RunError: if the step is not there or is damaged; it says what to run again.
+          RunError: if the step is missing or damaged; it says what to run again.
         """
         count = len(self.order)
         finished = count if finished is None else finished
@@ -103,29 +109,27 @@ class SavedRun:
             if self.finished < finished:
                 remedy = f"{self.finished} of {count} tasks are finished; run"
             else:
-                remedy = f"delete the later ones in {self.path / STEPS} and run"
+                remedy = f"delete the later ones in {step.parent} and run"
             raise RunError(
-                f"Step {finished} of {self.method} is not there: {remedy} again with --resume."
+                f"Step {finished} of {self.method} is missing: {remedy} again with --resume."
             )
-        note = read_note(step)
-        leaves = note["leaves"]
-        names = {name: leaf for name, leaf in leaves.items() if name.startswith(HEADS)}
+        arrays = {
+            name[len(HEADS) : -1]: array
+            for name, array in read_step(self.path, finished).items()
+            if name.startswith(HEADS)
+        }
         shape = (len(self.seeds), self.dimension, self.dimension + 1)
-        for name, leaf in names.items():
-            if tuple(leaf["shape"]) != shape:
-                raise RunError(
-                    f"{step} holds {name} of shape {tuple(leaf['shape'])}, which is no head of "
-                    f"shape {shape}; run again with another --out."
-                )
-        if not names:
-            raise RunError(f"{step} holds no heads; run again with another --out.")
-        arrays = read_arrays(step, names, partial=True)
-        stopped = [found.place for found in self._stopped_until(step, note)]
-        if stopped:
+        shapes = {array.shape for array in arrays.values()}
+        if shapes != {shape}:
+            raise RunError(
+                f"{step} must hold heads of shape {shape}, got {sorted(shapes) or 'none'}; run "
+                "again with another --out."
+            )
+        if stopped := [one.place for one in self.stopped(finished)]:
             arrays = {name: np.array(array) for name, array in arrays.items()}
             for array in arrays.values():
                 array[stopped] = np.nan
-        return {ast.literal_eval(name[len(HEADS) : -1]): arrays[name] for name in sorted(names)}
+        return {ast.literal_eval(name): arrays[name] for name in sorted(arrays)}
 
 
 def read_runs(

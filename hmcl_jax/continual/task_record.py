@@ -1,62 +1,28 @@
-"""What happened in each task of a run, packed: a run keeps it for all tasks, in every checkpoint.
+"""The record of a finished task as plain data: scores, losses, figures and times, per seed."""
 
-After task t a run has scored t tasks, so its scores grow with the square of the stream. As Python
-objects those of hundreds of tasks take much memory, and seconds to write; packed once, at the end
-of their task, they are text of some kilobytes that is only copied from then on.
-"""
-
-import base64
-import json
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-LARGEST = 2**24  # bytes of one unpacked entry; what unpacks to more is no entry of ours
 
-
-def pack(entry: Mapping[str, Any]) -> str:
-    """What happened in a task, as text.
-
-    Args:
-      entry: plain data as JSON has it, and numbers that are not finite.
-
-    Example:
-      >>> from hmcl_jax.continual.history import pack, unpack
-      >>> unpack(pack({"losses": [0.5, float("nan")]}))
-      {'losses': [0.5, nan]}
-    """
-    return base64.b64encode(zlib.compress(json.dumps(entry).encode("ascii"))).decode("ascii")
-
-
-def unpack(text: str) -> dict[str, Any]:
-    """The entry that :func:`pack` was given, number by number.
-
-    Args:
-      text: of :func:`pack`.
-
-    Raises:
-      ValueError: if it is of something else.
-    """
-    try:
-        stream = zlib.decompressobj()
-        data = stream.decompress(base64.b64decode(text, validate=True), LARGEST)
-        if not stream.eof:
-            raise ValueError("it is cut off, or too large")
-        return mapping("it", json.loads(data))
-    except (TypeError, ValueError, RecursionError, zlib.error) as error:
-        raise ValueError(f"what is kept of a task cannot be read: {error}") from error
+def with_nan(tree: Any) -> Any:
+    """Nested lists and dicts with NaN for None, as :func:`hmcl_jax._files.without_nan` took it."""
+    if isinstance(tree, dict):
+        return {key: with_nan(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [with_nan(value) for value in tree]
+    return float("nan") if tree is None else tree
 
 
 def check_entry(name: str, entry: Mapping[str, Any], seeds: int, t: int) -> None:
-    """Refuses what does not have the form of an entry.
+    """Refuses a record of another form.
 
     Args:
-      name: of the entry, for messages.
-      entry: as unpacked.
+      name: of the record, for messages.
+      entry: the record.
       seeds: how many the run has.
-      t: place of the task in the stream, from 0.
+      t: index of the task in the stream, from 0.
 
     Raises:
       ValueError, TypeError: they say what should be where.
