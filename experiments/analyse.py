@@ -24,11 +24,12 @@ from hmcl_jax.continual.saved import run_names
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.validation import StoreError
-from hmcl_jax.report.analysis import analyse, compared_with
-from hmcl_jax.report.canvas import pyplot
+from hmcl_jax.report.analyse import analyse, compared_with
 from hmcl_jax.report.progress import AnalysisView
-from hmcl_jax.report.reading import read_results, stream_of
-from hmcl_jax.report.writing import FORMATS, check_report, write_report
+from hmcl_jax.report.results import read_results, stream_of
+from hmcl_jax.report.write import FORMATS, check_report, write_report
+
+NORM_ANCHORS = 500  # test samples per task, for norms
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -98,14 +99,16 @@ def check_seed(runs: list[str], seed: int | None) -> None:
 def make_report(arguments: argparse.Namespace, console: Console) -> None:
     """Analyses runs and writes the report; raises what :func:`main` explains."""
     start = time.perf_counter()
-    pyplot()
     methods = split("--methods", arguments.methods)
     store = find_store(arguments.runs, arguments.stream)
     check_report(arguments.out, arguments.replace)
     check_seed(arguments.runs, arguments.seed)
     with AnalysisView(console) as view:
         analysis = analyse(
-            arguments.runs, store, methods=methods, anchors=arguments.anchors, listener=view
+            *(arguments.runs, store),
+            methods=methods,
+            counts=(arguments.anchors, NORM_ANCHORS),
+            listener=view,
         )
         if arguments.seed is not None and arguments.seed not in analysis.seeds:
             raise RunError(f"--seed must be one of {list(analysis.seeds)}, got {arguments.seed}.")
@@ -127,7 +130,7 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
             replace=arguments.replace,
             listener=view,
         )
-    for sentence in analysis.lacking:
+    for sentence in analysis.warnings:
         console.print(sentence, markup=False)
     console.print(f"{time.perf_counter() - start:.0f} s; wrote {written}", markup=False)
 

@@ -14,7 +14,6 @@ from hmcl_jax.evaluation.hierarchy import (
     hierarchy_scores,
     make_tree,
     radius_by_depth,
-    rank_correlation,
 )
 
 ROWS = [
@@ -240,31 +239,6 @@ def test_wrong_options_are_refused(tree):
     for function in (lambda x: hierarchy_scores(x, [0], [0]), chance_scores):
         with pytest.raises(TypeError, match="tree must be a Tree of make_tree, got list"):
             function(ROWS)
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_rank_correlation_equals_scipys(rng, ties):
-    x, y = rng.normal(size=(2, 6, 80))
-    if ties:
-        x, y = np.round(x), np.round(2 * y)
-    found = rank_correlation(x, y)
-    for row in range(6):
-        np.testing.assert_allclose(found[row], scipy.stats.spearmanr(x[row], y[row]).statistic)
-    np.testing.assert_allclose(rank_correlation(x, y[0])[3], rank_correlation(x[3], y[0]))
-
-
-def test_rank_correlation_of_what_has_no_order():
-    assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
-    assert np.isnan(rank_correlation([1.0], [1.0]))
-    assert rank_correlation([1.0, 2.0], [3.0, 4.0]) == 1
-    assert rank_correlation([1.0, 2.0], [4.0, 3.0]) == -1
-    with pytest.raises(ValueError, match="y must be finite"):
-        rank_correlation([1.0, 2.0], [1.0, np.nan])
-    with pytest.raises(ValueError, match=r"one length, got shapes \(2,\) and \(3,\)"):
-        rank_correlation([1, 2], [1, 2, 3])
-    for wrong in (["a", "b"], 3.0, []):
-        with pytest.raises(ValueError, match=r"x must be numbers of shape \(\.\.\., n\)"):
-            rank_correlation(wrong, [1, 2])
 
 
 def test_radius_by_depth_equals_loops(tree, rng):

@@ -13,7 +13,7 @@ import scipy.stats
 import hmcl_jax
 from hmcl_jax.continual import TrainConfig, run_stream
 from hmcl_jax.continual.evaluate import Evaluator
-from hmcl_jax.evaluation import class_tree_correlation, measure_task
+from hmcl_jax.evaluation.frozen import class_tree_correlation, measure_task
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))

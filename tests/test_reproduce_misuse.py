@@ -17,7 +17,7 @@ from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.data.store import read_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import Drift
-from hmcl_jax.evaluation.stream_drift import Norms
+from hmcl_jax.evaluation.drift import Norms
 
 # After reproducing, which makes experiments importable.
 from paper import sections, views  # isort: skip

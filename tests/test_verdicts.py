@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hmcl_jax.evaluation.stream_drift import Drift, Norms
+from hmcl_jax.evaluation.drift import Drift, Norms
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hmcl_jax import entailment
 from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation.hierarchy import make_tree, radius_by_depth, rank_correlation
+from hmcl_jax.evaluation.anchors import matched_pairs
+from hmcl_jax.evaluation.hierarchy import make_tree, radius_by_depth
+from hmcl_jax.evaluation.statistics import rank_correlation
 
 _angles = jax.jit(entailment.pairwise_exterior_angle, static_argnames="K")
 
@@ -152,13 +154,7 @@ def measure_task(task: Task, K: float) -> TaskMeasures:
     Returns:
       The measures.
     """
-    if task.kind == "classification":
-        general, specific = task.arrays["prototypes"], task.arrays["test_features"]
-        labels: NDArray[np.int64] = np.asarray(task.arrays["test_labels"], np.int64)
-        pairs = np.stack([np.arange(len(labels)), labels], axis=1)
-    else:
-        general, specific = task.arrays["test_general"], task.arrays["test_specific"]
-        pairs = np.asarray(task.arrays["test_pairs"])
+    general, specific, pairs = matched_pairs(task)
     found = measure_pairs(general, specific, pairs, K)
     if not task.tree:
         return TaskMeasures(found, float("nan"), float("nan"), float("nan"))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hmcl_jax import _checks
+from hmcl_jax.evaluation.statistics import rank_correlation
 
 Score = np.float64 | NDArray[np.float64]
 
@@ -258,47 +259,6 @@ def chance_scores(tree: Tree, correct_lca: int = 1) -> dict[str, Score]:
     _checks.instance("tree", tree, Tree, "a Tree of make_tree")
     p, t = np.indices(tree.shared.shape)
     return hierarchy_scores(tree, p.reshape(-1), t.reshape(-1), correct_lca)
-
-
-def rank_correlation(x: ArrayLike, y: ArrayLike) -> Score:
-    r"""Spearman's rank correlation along the last axis.
-
-    The Pearson correlation of the ranks, where equal numbers share the mean of theirs.
-
-    Args:
-      x: finite numbers, shape ``(..., n)``.
-      y: likewise; leading axes broadcast.
-
-    Returns:
-      Shape ``(...)``, in [-1, 1]; NaN where `x` or `y` is constant.
-
-    Example:
-      >>> from hmcl_jax.evaluation import hierarchy
-      >>> print(hierarchy.rank_correlation([0.1, 0.2, 0.9, 0.8], [1, 1, 2, 2]).round(4))
-      0.8944
-    """
-    from scipy.stats import rankdata  # slow to import
-
-    ranks = []
-    for name, values in (("x", x), ("y", y)):
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiu" or array.ndim == 0 or array.shape[-1] == 0:
-            raise ValueError(
-                f"{name} must be numbers of shape (..., n), got {array.dtype} of shape "
-                f"{array.shape}."
-            )
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite; leave out the rows with NaN or infinity.")
-        ranks.append(rankdata(array, axis=-1))
-    if ranks[0].shape[-1] != ranks[1].shape[-1]:
-        raise ValueError(
-            "x and y must have last axes of one length, "
-            f"got shapes {ranks[0].shape} and {ranks[1].shape}."
-        )
-    a, b = (r - (r.shape[-1] + 1) / 2 for r in ranks)
-    scale = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
-    spread = np.where(scale > 0, scale, np.nan)
-    return np.clip((a * b).sum(axis=-1) / spread, -1, 1)[()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

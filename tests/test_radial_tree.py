@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 
 from hmcl_jax import lorentz
 from hmcl_jax.evaluation import make_tree, proper_rotation
-from hmcl_jax.evaluation.radial import TreePoints, radial_tree
+from hmcl_jax.evaluation.radial_tree import TreePoints, radial_tree
 
 
 def random_rotation(rng, d):

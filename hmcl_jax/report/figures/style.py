@@ -1,7 +1,7 @@
-"""What all figures share: the sheet they are drawn on, colours, names, and files.
+"""Style of all figures: colours and markers of methods, fonts, labels, files.
 
 Text, axes and rules are drawn in one colour, :data:`INK`, in greys by its opacity alone, so that a
-figure within a page can take the page's own colour of text; see :mod:`hmcl_jax.report.inline`.
+figure within a page can take the page's own colour of text.
 """
 
 import contextlib
@@ -14,14 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hmcl_jax import _files
-from hmcl_jax.evaluation.seeds import seed_std
-from hmcl_jax.report.inline import INK, inline_svg
+from hmcl_jax._extras import require
 
-__all__ = ["INK", "Look", "Paths", "inline_svg", "looks", "save", "sheet", "shown", "spread"]
-
+INK = "#1c1e21"
 WIDTH = 7.2  # inches; at 96 dots per inch, 700 pixels
 ENDINGS = (".png", ".pdf", ".svg")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -78,16 +74,9 @@ FILES = {"svg.fonttype": "none", "svg.hashsalt": "hmcl_jax", "pdf.fonttype": 42}
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot for drawing into files."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError(
-            "Pictures need matplotlib: pip install 'hmcl_jax[report]' (or the package alone)."
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """matplotlib.pyplot, set up for drawing into files."""
+    plt = require("matplotlib.pyplot", "report")
+    plt.switch_backend("Agg")
     return plt
 
 
@@ -115,7 +104,7 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
       beyond three times twelve do looks repeat.
 
     Example:
-      >>> from hmcl_jax.report.canvas import looks
+      >>> from hmcl_jax.report.figures.style import looks
       >>> print(looks(["mine", "vanilla"])["vanilla"])
       Look(color='#8C8C8C', marker='<')
     """
@@ -146,19 +135,12 @@ def _shade(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(c + abs(share) * (aim - c)):02X}" for c in channels)
 
 
-def shown(name: str, limit: int = 24) -> str:
-    """A name in one line that is fit for a figure, cut after `limit` characters.
-
-    Args:
-      name: any text.
-      limit: characters, at least 2.
-
-    Returns:
-      The text, with characters that no file may hold replaced.
+def short(name: str, limit: int = 24) -> str:
+    """A name in one line that every file can hold, cut after `limit` characters.
 
     Example:
-      >>> from hmcl_jax.report.canvas import shown
-      >>> print(shown("a very long name", 8))
+      >>> from hmcl_jax.report.figures.style import short
+      >>> print(short("a very long name", 8))
       a very …
     """
     line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]", " ", str(name))
@@ -166,14 +148,9 @@ def shown(name: str, limit: int = 24) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def wrapped(text: str, width: int = 110) -> str:
-    """A note in several lines, as many characters as a figure is wide in small type."""
-    return "\n".join(textwrap.wrap(text, width))
-
-
-def spread(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Sample standard deviation over seeds, NaN left out; 0 for a single seed, which has none."""
-    return np.asarray(seed_std(values, axis))
+def wrapped(text: str) -> str:
+    """A note in lines as long as a figure is wide in small type."""
+    return "\n".join(textwrap.wrap(text, 110))
 
 
 def checked(paths: Paths) -> list[Path]:
@@ -205,13 +182,13 @@ def sheet(paths: Paths) -> Iterator[Any]:
     Example:
       >>> import tempfile
       >>> from pathlib import Path
-      >>> from hmcl_jax.report import canvas
+      >>> from hmcl_jax.report.figures import style
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = Path(folder) / "line.svg"
-      ...     with canvas.sheet(path) as plt:
+      ...     with style.sheet(path) as plt:
       ...         figure, axes = plt.subplots()
-      ...         drawn = axes.plot([0, 1], [0, 1], color=canvas.INK)
-      ...         canvas.save(figure, path)
+      ...         drawn = axes.plot([0, 1], [0, 1], color=style.INK)
+      ...         style.save(figure, path)
       ...     path.read_text("utf8").startswith("<?xml")
       True
     """
@@ -242,7 +219,7 @@ def save(figure: Any, paths: Paths, title: str = "") -> None:
       paths: of the pictures; their endings say the formats.
       title: for those who cannot see it. Default: the figure's own.
     """
-    title = shown(title or figure.get_suptitle() or "figure", 300)
+    title = short(title or figure.get_suptitle() or "figure", 300)
     metadata: dict[str, dict[str, Any]] = {
         ".svg": {"Date": None, "Creator": None, "Title": title},
         ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -265,7 +242,7 @@ def legend(figure: Any, known: Mapping[str, Look], others: Mapping[str, Any] | N
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=shown(name))
+        Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=short(name))
         for name, look in known.items()
     ]
     handles += [Line2D([], [], label=label, **look) for label, look in (others or {}).items()]
