@@ -7,14 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
-from report_runs import SEEDS, hostile_store, made_result, make_runs, small_store, with_tree_points
+from report_runs import SEEDS, make_runs, small_store, with_tree_points
 from saved_runs import heads_of, save_run
 
-from hmcl_jax._files import without_nan
 from hmcl_jax.continual import RunError, read_runs
 from hmcl_jax.evaluation import hierarchy_scores, measure_drift, predict, top1
 from hmcl_jax.head import apply_head
-from hmcl_jax.report import write_results
 from hmcl_jax.report.analyse import analyse, compared_with
 from hmcl_jax.report.hierarchy import class_trees
 from hmcl_jax.report.page import report_page
@@ -245,18 +243,6 @@ def test_one_incomplete_matrix_loses_the_scores_of_one_method(copy, store):
     assert "--resume" in sentence
 
 
-def test_scores_of_0_are_shown(copy, store):
-    path = copy / "results.json"
-    made = json.loads(path.read_text())
-    zero = np.where(np.tri(4), 0.0, np.nan)
-    for entry in made["methods"].values():
-        entry["scores"] = without_nan([zero.tolist()] * 2)
-    path.write_text(json.dumps(made))
-    found = analyse([copy], store, pictures=0)
-    assert found.warnings == ()
-    assert 'id="stages"' in report_page(found)
-
-
 @pytest.fixture(scope="module")
 def stopped(store, tmp_path_factory):
     """hmcl_ca has lost its first seed, and ewc both."""
@@ -311,14 +297,6 @@ def test_stopped_seeds_are_left_out_and_named(stopped, store, tmp_path):
     }
 
 
-def test_stopped_seeds_are_known_without_results(stopped, store, tmp_path):
-    copied = shutil.copytree(stopped, tmp_path / "runs")
-    (copied / "results.json").unlink()
-    found = analyse([copied], store, pictures=0)
-    assert found.geometry == ("hmcl_ca", "vanilla")
-    assert "hmcl_ca: seed 3 stopped on task 'task4'" in " ".join(found.warnings)
-
-
 def test_a_method_whose_heads_have_burst_is_left_out(store, tmp_path, rng):
     make_runs(tmp_path, store, METHODS, rng)
     shutil.rmtree(tmp_path / "hmcl_ca")
@@ -333,27 +311,11 @@ def test_a_method_whose_heads_have_burst_is_left_out(store, tmp_path, rng):
     report_page(found)
 
 
-def test_a_folder_that_is_not_there_is_named(runs, store, tmp_path):
-    with pytest.raises(RunError, match=r"there is no folder .*nowhere"):
-        analyse([runs, tmp_path / "nowhere"], store)
-    with pytest.raises(RunError, match="is the run of one method; give the folder above it"):
-        analyse([runs / "vanilla"], store)
-
-
 def test_results_without_details_have_no_table_of_recall(found):
     blank = {n: dataclasses.replace(r, details=[{}] * 4) for n, r in found.results.items()}
     tables = all_tables(dataclasses.replace(found, results=blank))
     assert "retrieval" not in tables
     assert "methods" in tables
-
-
-def test_old_results_without_logs_are_read(copy):
-    path = copy / "results.json"
-    made = json.loads(path.read_text())
-    for entry in made["methods"].values():
-        del entry["logs"], entry["programs"]
-    path.write_text(json.dumps(made))
-    assert read_results(copy).results["vanilla"].logs == [{}] * 4
 
 
 def test_tables_hold_the_measured_numbers(found):
@@ -398,23 +360,6 @@ def test_synsets_without_a_tree_need_wordnet(store, monkeypatch, tmp_path):
     assert [tree.names[i] for i in tree.classes] == list(task.classes)
 
 
-def test_hostile_names_do_not_harm_an_analysis(tmp_path, rng):
-    store = hostile_store(rng)
-    methods = ["vanilla", '<img src=x onerror="window.attacked=1">']
-    found = analyse([make_runs(tmp_path, store, methods, rng)], store, pictures=2)
-    assert found.methods == tuple(methods)
-    assert "<img src=x" not in report_page(found)
-
-
-def test_a_run_may_hold_less_than_its_results(store, tmp_path, rng):
-    save_run(tmp_path, store, "vanilla", SEEDS, [heads_of(store, SEEDS, n, rng) for n in (1, 2)])
-    results = {"vanilla": made_result(store, "vanilla", SEEDS, rng)}
-    write_results(tmp_path, results, {})
-    found = analyse([tmp_path], store)
-    assert found.drift is None
-    assert "2 of 4 tasks are finished" in found.warnings[0]
-
-
 def test_a_damaged_run_is_left_out_alone(store, copy):
     (copy / "vanilla" / "run.json").write_text("{")
     found = analyse([copy], store, pictures=0)
@@ -424,24 +369,3 @@ def test_a_damaged_run_is_left_out_alone(store, copy):
     assert analyse([copy], store, methods=["hmcl_ca"], pictures=0).warnings == ()
     with pytest.raises(RunError, match=r"vanilla is left out.*run\.json is damaged"):
         analyse([copy], store, methods=["vanilla"])
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("order", ["task1", "zzz"], "names 'zzz', which is no task"),
-        ("config", {"kappa": "x"}, "kappa is 'x', which is no number"),
-    ],
-)
-def test_what_a_run_says_of_itself_is_checked(store, copy, key, value, said):
-    path = copy / "vanilla" / "run.json"
-    told = json.loads(path.read_text("utf8"))
-    told["identity"][key] = value
-    path.write_text(json.dumps(told), "utf8")
-    assert said in analyse([copy], store, pictures=0).warnings[0]
-
-
-def test_the_same_folder_by_another_name_is_refused(store, runs, tmp_path):
-    (tmp_path / "again").symlink_to(runs)
-    with pytest.raises(RunError, match="given twice"):
-        analyse([runs, tmp_path / "again"], store)

@@ -81,44 +81,6 @@ def test_all_measures_of_an_example_computed_by_hand(dtype):
     assert found["radial"].dtype == dtype
 
 
-def test_changes_in_opposite_directions_do_not_cancel():
-    texts = jnp.zeros((2, 2))
-    before = Anchors(texts, jnp.array([[3.0, 0.0], [0.0, 4.0]]))
-    found = measures(before, Anchors(texts, jnp.array([[4.0, 0.0], [0.0, 3.0]])))
-    assert found["radial"] > 0.2
-    assert found["paired_distance"] > 0.5
-
-
-def test_measures_equal_loops(rng, x64):
-    before, after = anchors(rng, "float64", n=5), anchors(rng, "float64", n=5)
-    n = range(5)
-
-    def time(x):
-        return np.sqrt(K + sum(float(a) ** 2 for a in x))
-
-    def cosine(x, y):
-        return sum(x * y) / np.sqrt(sum(x * x) * sum(y * y))
-
-    def apart(x, y):
-        return np.sqrt(K) * np.arccosh((time(x) * time(y) - sum(x * y)) / K)
-
-    sides = [(np.asarray(x), np.asarray(y)) for x, y in zip(before, after, strict=True)]
-    (g, g2), (s, s2) = sides
-    expected = {
-        "radial": np.mean([abs(time(y[i]) - time(x[i])) for x, y in sides for i in n]),
-        "angular": np.mean(
-            [abs(cosine(y[i], y[j]) - cosine(x[i], x[j])) for x, y in sides for i in n for j in n]
-        ),
-        "cross_modal": np.mean(
-            [abs(cosine(s2[i], g2[j]) - cosine(s[i], g[j])) for i in n for j in n]
-        ),
-        "paired_distance": np.mean([abs(apart(s2[i], g2[i]) - apart(s[i], g[i])) for i in n]),
-    }
-    found = measures(before, after)
-    for name in MEASURES:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, err_msg=name)
-
-
 # What moves them
 
 
@@ -152,22 +114,6 @@ def test_a_radial_scaling_is_no_angular_drift(rng, dtype, each):
     assert min(found["radial"], found["paired_distance"]) > 0.1
     alone = measures(before, moved(before, general=factor))
     assert max(alone["angular"], alone["cross_modal"]) < rounding(dtype)
-
-
-def test_noise_in_one_modality_is_drift_of_every_kind(rng, dtype):
-    before = anchors(rng, dtype)
-    noise = jnp.asarray(rng.normal(size=(20, 6)), dtype)
-    for side in Anchors._fields:
-        after = before._replace(**{side: getattr(before, side) + noise})
-        assert min(measures(before, after).values()) > 0.05
-
-
-def test_small_radial_changes_far_out_are_not_lost():
-    x = np.full((1, 4), 500.0, np.float32)
-    y = x + np.float32(2**-11)
-    times = [np.sqrt(K + np.sum(z.astype(float) ** 2)) for z in (x, y)]
-    found = measures(Anchors(x, x), Anchors(y, y))["radial"]
-    np.testing.assert_allclose(found, times[1] - times[0], rtol=1e-5)
 
 
 def test_points_at_the_origin_have_cosine_0():

@@ -151,14 +151,6 @@ def test_names_stay_text(tmp_path):
     assert len(style.short(ODD[1])) == 24
 
 
-def test_a_method_has_one_colour_whatever_is_beside_it():
-    every = style.looks(style.OWN)
-    assert len({look.color for look in every.values()}) == 12
-    for name in style.OWN:
-        assert style.looks(["other", name])[name] == every[name]
-    assert len({look.color for look in style.looks("abcdefghijkl").values()}) == 12
-
-
 def test_a_method_in_several_folders_keeps_its_colour_in_other_shades_and_markers():
     places = ("vanilla", *(f"{f}/{m}" for f in "abc" for m in ("vanilla", "ewc")))
     found = style.looks(["a/mine", *places, *(f"other {i}" for i in range(20))])

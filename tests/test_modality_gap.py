@@ -29,11 +29,6 @@ def test_the_centroid_is_nearest_to_all():
         assert cost(middle) <= cost(middle + 1e-2 * rng.normal(size=4))
 
 
-def test_the_centroid_of_points_mirrored_at_the_origin_is_the_origin():
-    points = np.random.default_rng(1).normal(size=(9, 3))
-    np.testing.assert_allclose(centroid(np.concatenate([points, -points]), 10.0), 0, atol=1e-12)
-
-
 def two_clusters(apart: float) -> Task:
     """Prototypes at -apart / 2 and samples at apart / 2 along the first axis, unequal spread."""
     rng = np.random.default_rng(0)

@@ -358,14 +358,6 @@ def test_headings_are_in_order_and_links_lead_somewhere(browser):
     assert lost == 0
 
 
-def test_focus_is_visible(browser):
-    resize(browser, 1400)
-    button = header(browser, "Scores at the end", 1).find_element(By.TAG_NAME, "button")
-    button.send_keys(Keys.TAB)
-    style = "const s = getComputedStyle(document.activeElement); return s.outline"
-    assert browser.execute_script(style).endswith("solid 2px")
-
-
 def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = false")
     hidden = (

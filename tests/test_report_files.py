@@ -135,22 +135,6 @@ def test_wrong_folders_are_named_before_the_stream_is_asked_for(made, tmp_path, 
         analyse_command(runs, "--out", tmp_path / "new")
 
 
-def test_damaged_numbers_do_not_hide_which_stream_it_is(
-    made, tmp_path, analyse_command, undrawn, capsys
-):
-    folder, _, _ = made
-    runs = shutil.copytree(folder / "runs", tmp_path / "runs")
-    saved = json.loads((runs / "results.json").read_text())
-    saved["about"]["experiment"]["stream"] = str(folder / "store")
-    saved["methods"]["vanilla"]["scores"][0][3][0] = None
-    (runs / "results.json").write_text(json.dumps(saved))
-    analyse_command(runs)
-    said = capsys.readouterr().out
-    assert "Scores of vanilla are not shown" in said
-    assert "Scores of hmcl_ca" not in said
-    assert "--stream" not in said
-
-
 def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, undrawn):
     _, _, found = made
     out = tmp_path / "report"
@@ -165,40 +149,6 @@ def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, und
         write_report(out, found, formats=["svg"], replace=True)
     assert (out / "report.html").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
-    made, tmp_path, monkeypatch, undrawn
-):
-    _, _, found = made
-    out = tmp_path / "report"
-    write_report(out, found)
-    (out / "old").touch()
-    real = Path.replace
-
-    def fails(self, target):
-        if ".partial-" in self.name:
-            raise OSError("cannot be moved")
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OSError, match="cannot be moved"):
-        write_report(out, found, replace=True)
-    assert (out / "old").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_what_a_killed_process_left_is_no_obstacle(made, tmp_path, undrawn):
-    """Process numbers recur, above all in containers."""
-    _, _, found = made
-    for kind in ("partial", "old"):
-        left = tmp_path / f".report.{kind}-{os.getpid()}"
-        left.mkdir()
-        (left / "left").touch()
-    for replace in (False, True):
-        write_report(tmp_path / "report", found, formats=("svg",), replace=replace)
-    assert [path.name for path in tmp_path.iterdir()] == ["report"]
-    assert not (tmp_path / "report" / "left").exists()
 
 
 @pytest.fixture
@@ -257,20 +207,6 @@ def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undraw
     with pytest.raises(SystemExit, match="holds no run"):
         analyse_command(tmp_path, "--stream", folder / "store", "--out", new)
     assert not new.exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["a", "b"], "--out is needed for several RUNs"),
-        (["a", "--formats", "gif"], "--formats must be some of png, pdf, svg, got 'gif'"),
-        (["a", "--anchors", "0"], "--anchors must be at least 1, got 0"),
-    ],
-)
-def test_wrong_options_are_refused(arguments, said, analyse_command, capsys):
-    with pytest.raises(SystemExit):
-        analyse_command(*arguments)
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])

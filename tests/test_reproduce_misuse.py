@@ -418,8 +418,7 @@ def test_drift_is_of_the_seeds_that_came_to_the_end(tmp_path, monkeypatch, name)
     item = read_item(name, "pocket")
     results = {job.folder: result([40, 20], [50, 30], "cc") for job in item.needed}
     stop(results, item.jobs["canonical"]["vanilla"].folder)
-    monkeypatch.setattr(views, "saved", lambda jobs, store, out: jobs)
-    monkeypatch.setattr(views, "measure_drift", lambda runs, store, **options: drift_of(runs))
+    monkeypatch.setattr(views, "measured_drift", lambda jobs, *rest: drift_of(jobs))
     section = make_section(item, results, {}, Setting({"pocket": None}, tmp_path, same=False))
     assert "vanilla: seed 42 stopped" in section["notes"][0]
     for table, _ in section["tables"]:

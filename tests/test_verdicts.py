@@ -63,8 +63,7 @@ def drifted(monkeypatch, name):
     )
     if name == "norms":
         found = dataclasses.replace(found, methods=found.methods[:2])
-    monkeypatch.setattr(views, "saved", lambda *a: {})
-    monkeypatch.setattr(views, "measure_drift", lambda *a, **k: found)
+    monkeypatch.setattr(views, "measured_drift", lambda *a: found)
     rows = dict.fromkeys(found.methods, SimpleNamespace(seeds=found.seeds))
     return make_tables(Found(read_item(name, "pocket"), None, {"canonical": rows}, Path()))
 

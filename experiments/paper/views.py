@@ -240,16 +240,15 @@ def show_pullback(found: Found) -> list[Table]:
     return [table, retained, sweep]
 
 
-def measured_drift(found: Found, counts: tuple[int, int]) -> Drift:
-    """Drift of all rows from their checkpoints, for the seeds of the table."""
+def measured_drift(jobs: Mapping[str, Any], store: Store, out: Path, counts: tuple) -> Drift:
+    """Drift of some jobs from their checkpoints, by the names that a table gives them."""
     parts = []
-    for label, run in saved(next(iter(found.item.jobs.values())), found.store, found.out).items():
-        tasks = [found.store[name] for name in run.order]
+    for label, run in saved(jobs, store, out).items():
+        tasks = [store[name] for name in run.order]
         heads = [run.heads(number) for number in range(1, len(tasks) + 1)]
-        kappa = float(run.config.get("kappa", 0.1))
-        options = {"K": float(found.store.K), "kappa": kappa, "counts": counts}
-        parts.append(measure_drift(label, heads, tasks, run.seeds, **options))
-    return of_seeds(join_drift(parts), next(iter(found.rows.values())).seeds)
+        options = {"kappa": float(run.config.get("kappa", 0.1)), "counts": counts}
+        parts.append(measure_drift(label, heads, tasks, run.seeds, K=float(store.K), **options))
+    return join_drift(parts)
 
 
 def of_seeds(drift: Drift, seeds: Sequence[int]) -> Drift:
@@ -270,7 +269,9 @@ def _finite(columns: Iterable[tuple[str, np.ndarray]]) -> dict[str, Number]:
 
 def show_drift(found: Found) -> list[Table]:
     """Tests over old tasks for one seed, and the reduction of mean drift over all seeds."""
-    drift = measured_drift(found, (found.item.about["anchors"], 1))
+    jobs, anchors = next(iter(found.item.jobs.values())), found.item.about["anchors"]
+    drift = measured_drift(jobs, found.store, found.out, (anchors, 1))
+    drift = of_seeds(drift, next(iter(found.rows.values())).seeds)
     others = [method for method in drift.methods if method != "vanilla"]
     seed = drift.seeds[found.place]
     blocks: dict[str, dict[str, dict[str, Number]]] = {name: {} for name in MEASURES}
@@ -300,7 +301,9 @@ def show_drift(found: Found) -> list[Table]:
 
 def show_norms(found: Found) -> list[Table]:
     """Median ratio of norms by modality, and the number of old tasks whose median is low."""
-    drift = measured_drift(found, (1, found.item.about["norm_anchors"]))
+    jobs, count = next(iter(found.item.jobs.values())), found.item.about["norm_anchors"]
+    drift = measured_drift(jobs, found.store, found.out, (1, count))
+    drift = of_seeds(drift, next(iter(found.rows.values())).seeds)
     rows = {
         method: _finite((name, norms.contraction()[place]) for name, norms in drift.norms.items())
         for place, method in enumerate(drift.methods)

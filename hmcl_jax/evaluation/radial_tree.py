@@ -146,14 +146,14 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
             drawn, (start, end), (onto, onto @ proper_rotation(end, start)), strict=True
         ):
             here = p @ Q.T
-            shown = np.sin(seen(here) - seen(there))
-            angles = angles + np.where(shown < 0, -1, 1) * _angles(there, here)
+            turned = np.sin(seen(here) - seen(there))
+            angles = angles + np.where(turned < 0, -1, 1) * _angles(there, here)
             side.append(np.stack([angles, _radii(p, points.K)], axis=1))
             there = here
-    place = {name: i for i, name in enumerate(points.names)}
+    index = {name: i for i, name in enumerate(points.names)}
     node = {name: i for i, name in enumerate(points.tree.names)}
     above = [int(points.tree.parents[node[name]]) for name in points.names]
-    parents = [place.get(points.tree.names[up], -1) if up >= 0 else -1 for up in above]
+    parents = [index.get(points.tree.names[up], -1) if up >= 0 else -1 for up in above]
     before, after = (np.stack(side) for side in drawn)
     return RadialTree(
         methods=points.methods,

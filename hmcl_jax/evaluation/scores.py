@@ -105,9 +105,9 @@ def _by_nearness(
     blocks = -(-n // block)
     # The last block starts early enough to be full; its first rows are then known already.
     starts = np.minimum(np.arange(blocks) * block, n - block).astype(np.int32)
-    found = jax.lax.map(at, jnp.asarray(starts))
+    blocked = jax.lax.map(at, jnp.asarray(starts))
     last = n - (blocks - 1) * block
-    return jnp.concatenate([found[:-1].reshape(-1), found[-1, block - last :]])
+    return jnp.concatenate([blocked[:-1].reshape(-1), blocked[-1, block - last :]])
 
 
 def _ranks(
@@ -293,10 +293,10 @@ def recall(
       >>> from hmcl_jax.evaluation import recall
       >>> captions = [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]
       >>> pictures = [[2.0, 0.0], [0.0, 2.0]]
-      >>> found = recall(captions, pictures, [[0, 0], [0, 1], [1, 2]], ks=(1, 2))
-      >>> print({k: round(float(share), 3) for k, share in found["general_to_specific"].items()})
+      >>> shares = recall(captions, pictures, [[0, 0], [0, 1], [1, 2]], ks=(1, 2))
+      >>> print({k: round(float(share), 3) for k, share in shares["general_to_specific"].items()})
       {1: 0.667, 2: 1.0}
-      >>> print({k: round(float(share), 3) for k, share in found["specific_to_general"].items()})
+      >>> print({k: round(float(share), 3) for k, share in shares["specific_to_general"].items()})
       {1: 1.0, 2: 1.0}
     """
     if isinstance(ks, str) or not isinstance(ks, Sequence) or not ks:
@@ -327,8 +327,8 @@ def recall(
         def partners(rows: jax.Array) -> jax.Array:
             b = rows.shape[0]
             inside = (row >= rows[0]) & (row <= rows[-1])
-            place = jnp.where(inside, row - rows[0], b)
-            return jnp.zeros((b, m), bool).at[place, column].set(True, mode="drop")
+            local = jnp.where(inside, row - rows[0], b)
+            return jnp.zeros((b, m), bool).at[local, column].set(True, mode="drop")
 
         ranks = _ranks(queries, gallery, listed[target], partners, K, block)
         counted = jnp.zeros(n, bool).at[row].set(True, mode="drop")
@@ -391,7 +391,7 @@ def symmetric_recall(
       0.833
     """
     _checks.integer("k", k, 1)
-    found = recall(
+    shares = recall(
         general,
         specific,
         pairs,
@@ -401,4 +401,4 @@ def symmetric_recall(
         valid_specific=valid_specific,
         block=block,
     )
-    return (found["general_to_specific"][k] + found["specific_to_general"][k]) / 2
+    return (shares["general_to_specific"][k] + shares["specific_to_general"][k]) / 2

@@ -42,9 +42,9 @@ class Pool:
     """Texts to look for on the way.
 
     Attributes:
-      names: what is shown for each text; each occurs once.
+      names: of the texts; each occurs once.
       features: (m, d), their frozen features.
-      kinds: what each is: of the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
+      kinds: of the texts: in the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
       modality: whose head moves them.
     """
 
@@ -73,16 +73,16 @@ class Traversal:
     radii: NDArray[np.floating]
     entailing: bool
 
-    def path(self, *place: int) -> tuple[str, ...]:
+    def path(self, *index: int) -> tuple[str, ...]:
         """The texts on one way in their order, each once; it ends with ``"[ROOT]"``.
 
         Args:
-          *place: which walk: the picture, after the seed if there is one.
+          *index: of the walk: the picture's, after the seed's if there are seeds.
         """
-        steps = self.nearest[place]
+        steps = self.nearest[index]
         if steps.ndim != 1:
             wanted = self.nearest.ndim - 1
-            raise ValueError(f"place must be {wanted} numbers, one per leading axis, got {place}.")
+            raise ValueError(f"index must be {wanted} numbers, one per leading axis, got {index}.")
         return tuple(dict.fromkeys(self.names[i] for i in steps))
 
 
@@ -195,10 +195,10 @@ def traverse(
     Example:
       >>> from hmcl_jax.evaluation import traversal
       >>> texts = [[1.8, 0.2], [1.0, -0.1], [0.9, 1.5]]
-      >>> found = traversal.traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
-      >>> print(found.path(0))
+      >>> walks = traversal.traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
+      >>> print(walks.path(0))
       ('puppy', 'dog', '[ROOT]')
-      >>> print(found.nearest[0])  # puppy does not entail the later points, root is -1
+      >>> print(walks.nearest[0])  # puppy does not entail the later points, root is -1
       [ 0  1  1  1  1 -1 -1 -1]
     """
     _checks.integer("steps", steps, 2)
@@ -219,8 +219,8 @@ def traverse(
     kappa = _checks.positive("kappa", kappa, images.dtype)
     if not seeds:
         images, texts = images[None], texts[None]
-    found = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
-    nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in found)
+    walks = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
+    nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in walks)
     return Traversal((*names, ROOT), nearest, distances, radii, bool(entailing))
 
 
@@ -267,15 +267,15 @@ def compare_heads(
       >>> pool = traversal.Pool(("dog", "cat"), [[1.0, 0.1], [0.1, 1.0]], ("noun", "noun"))
       >>> before = hmcl_jax.identity_heads(["image", "text"], dim=2)
       >>> after = {**before, "image": before["image"][::-1]}  # the image head swaps the axes
-      >>> found = traversal.compare_heads({"task end": before, "final": after}, [[3, 0.1]], pool)
-      >>> print(traversal.traversal_table(found, 0))
+      >>> walks = traversal.compare_heads({"task end": before, "final": after}, [[3, 0.1]], pool)
+      >>> print(traversal.traversal_table(walks, 0))
       | task end | final |
       |---|---|
       | dog | cat |
       | [ROOT] | [ROOT] |
     """
     _checks.instance("pool", pool, Pool, "a Pool")
-    found = {}
+    walks = {}
     for label, by_modality in heads.items():
         missing = [m for m in (modality, pool.modality) if m not in by_modality]
         if missing:
@@ -286,10 +286,10 @@ def compare_heads(
             _moved(by_modality[m], x, K)
             for m, x in ((modality, features), (pool.modality, pool.features))
         )
-        found[label] = traverse(
+        walks[label] = traverse(
             images, texts, pool.names, steps=steps, K=K, kappa=kappa, entailing=entailing
         )
-    return found
+    return walks
 
 
 def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
@@ -302,12 +302,12 @@ def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
 _ESCAPES = {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
 
 
-def traversal_table(columns: Mapping[str, Traversal], *place: int) -> str:
+def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
     """One walk of each traversal side by side, from the picture down to the root.
 
     Args:
       columns: by label.
-      *place: which walk: the picture, after the seed if there is one.
+      *index: of the walk: the picture's, after the seed's if there are seeds.
 
     Returns:
       A Markdown table; paths of different length end in the same row.
@@ -323,7 +323,7 @@ def traversal_table(columns: Mapping[str, Traversal], *place: int) -> str:
     """
     if not columns:
         raise ValueError("columns must hold at least one traversal, got none.")
-    paths = [found.path(*place)[:-1] for found in columns.values()]
+    paths = [walks.path(*index)[:-1] for walks in columns.values()]
     longest = max(map(len, paths))
     padded = [(*path, *[""] * (longest - len(path)), ROOT) for path in paths]
     rows = [tuple(columns), *zip(*padded, strict=True)]
@@ -384,19 +384,19 @@ def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool
 def _joined(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
     if isinstance(parts, str) or not parts or not set(parts) <= set(PARTS):
         raise ValueError(f"parts must be some of {PARTS}, got {parts!r}.")
-    found: dict[str, tuple[str, np.ndarray]] = {}
+    texts: dict[str, tuple[str, np.ndarray]] = {}
     for part in parts:
         for task in tasks:
             names, points = _part(task, part)
             for name, point in zip(names, points, strict=True):
                 if name != ROOT:  # which is always in the pool
-                    found.setdefault(name, (part, point))
-    if not found:
+                    texts.setdefault(name, (part, point))
+    if not texts:
         listed = ", ".join(task.name for task in tasks)
         raise ValueError(f"Nothing of {tuple(parts)} is in the store for {listed}.")
-    features = np.stack([point for _, point in found.values()]).astype(np.float32)
-    kinds = tuple(kind for kind, _ in found.values())
-    return Pool(tuple(found), features, kinds, tasks[0].general)
+    features = np.stack([point for _, point in texts.values()]).astype(np.float32)
+    kinds = tuple(kind for kind, _ in texts.values())
+    return Pool(tuple(texts), features, kinds, tasks[0].general)
 
 
 def _part(task: Task, part: str) -> tuple[Sequence[str], np.ndarray | Sequence]:

@@ -34,7 +34,7 @@ Listener = Callable[[str, int, int], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-    """What was measured in some runs on one stream.
+    """Measurements of some runs on one stream.
 
     Attributes:
       store: the stream.
@@ -71,7 +71,7 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Plan:
-    """What is measured for every run."""
+    """The measurements to take for every run."""
 
     tasks: Sequence[Task]
     trees: Mapping[str, Tree]
@@ -232,8 +232,8 @@ def _read(
     short = _short_names(folders)
     names = [method for listed in of_folder for method in listed]
     known = {
-        m if names.count(m) == 1 else f"{place}/{m}": (folder, m)
-        for folder, place, listed in zip(folders, short, of_folder, strict=True)
+        m if names.count(m) == 1 else f"{prefix}/{m}": (folder, m)
+        for folder, prefix, listed in zip(folders, short, of_folder, strict=True)
         for m in listed
     }
     runs: dict[str, SavedRun] = {}
@@ -248,12 +248,12 @@ def _read(
             warnings.append(f"{label} is left out. {error}")
     if not runs:
         raise RunError(" ".join(warnings))
-    for folder, place in zip(folders, short, strict=True):
+    for folder, prefix in zip(folders, short, strict=True):
         labels = {known[label][1]: label for label in runs if known[label][0] == folder}
         if not labels:
             continue
         try:
-            saved = files[place] = read_results(folder)
+            saved = files[prefix] = read_results(folder)
         except RunError as error:
             warnings.append(f"Scores of {', '.join(labels.values())} are not shown. {error}")
             continue

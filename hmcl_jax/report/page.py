@@ -1,8 +1,8 @@
 """One self-contained HTML page: no network, no fonts from elsewhere, opens by double click.
 
 All markup is in ``templates/report.html.j2``, where text is escaped; scripts and styles are beside
-it. Without scripts the page can still be read. Here are the numbers behind the markup: by what a
-table is sorted, which colour a value has, what is left out if the page would be too large.
+it. Without scripts the page can still be read. This module computes the values that the template
+inserts: sort keys, colours, captions, and which parts are left out of a page that is too large.
 """
 
 import base64
@@ -34,7 +34,7 @@ SECTIONS = (
     *("traversals", "settings", "provenance", "conventions"),
 )
 UPPER_BOUND = "joint"  # trains on all tasks at once
-SHORT = 26  # characters of a name that is kept on one line
+SHORT = 26  # characters of a name that stays on one line
 NUMBER = re.compile(r"[-+\u2212]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(?!\w)", re.IGNORECASE)
 MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
 # What no HTML file may hold: controls except tab and line feed, and halves of surrogate pairs.
@@ -42,14 +42,6 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"<?xml": "image/svg+xml"}
 INKS = {"": "#1d2126", "@media (prefers-color-scheme:dark)": "#e4e7eb"}  # of drawings
 LEVELS = 12  # of colour, on either side of 0
-# Ends and middles of the colour scale, (light, dark): worse, none, better.
-SCALE = {
-    -1.0: ("#b2182b", "#ff7a6b"),
-    -0.5: ("#f0a58a", "#8f3a34"),
-    0.0: ("#f4f4f1", "#262b33"),
-    0.5: ("#94c4de", "#2f5f8a"),
-    1.0: ("#2166ac", "#7cc0ff"),
-}
 
 
 def _asset(name: str) -> str:
@@ -103,8 +95,7 @@ def document(title: str, lead: str, sections: Sequence[tuple[str, Sequence[Any]]
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    style = f"{_asset('page.css')}\n{scale_css()}"
-    page = macros().document(title, lead, listed, style, script, policy).lstrip()
+    page = macros().document(title, lead, listed, _asset("page.css"), script, policy).lstrip()
     return FORBIDDEN.sub("\ufffd", page.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -262,11 +253,11 @@ def heat_map(
     def cell(i: int, j: int) -> dict[str, Any] | None:
         if np.isnan(values[i, j]):
             return None
-        said = f"{rows[i]}, {columns[j]}: {signed(values[i, j], 1)}{scale.unit}"
+        text = f"{rows[i]}, {columns[j]}: {signed(values[i, j], 1)}{scale.unit}"
         return {
             "kind": scale.colour(values[i, j]) + (" framed" if framed and framed(i, j) else ""),
             "tabindex": 0 if (i, j) == first else -1,
-            "label": label(i, j) if label else said,
+            "label": label(i, j) if label else text,
             "text": signed(values[i, j], 0),
         }
 
@@ -275,37 +266,6 @@ def heat_map(
         for i, name in enumerate(rows)
     ]
     return macros().map(caption, columns, lines)
-
-
-def scale_css() -> str:
-    """Rules for the colours of heat maps, light and dark, with text that can be read on them."""
-    rules = []
-    for level in range(-LEVELS, LEVELS + 1):
-        pairs = [_colour(level / LEVELS, dark) for dark in (0, 1)]
-        inks = ["#fff" if _luminance(colour) < 0.179 else "#000" for colour in pairs]
-        rules.append(
-            f".{_level(level)}{{background:light-dark({pairs[0]},{pairs[1]});"
-            f"color:light-dark({inks[0]},{inks[1]})}}"
-        )
-    return "\n".join(rules)
-
-
-def _rgb(colour: str) -> np.ndarray:
-    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], float)
-
-
-def _colour(share: float, dark: int) -> str:
-    stops = sorted(SCALE)
-    channels = np.array([_rgb(SCALE[stop][dark]) for stop in stops]).T
-    mixed = [round(float(np.interp(share, stops, channel))) for channel in channels]
-    return "#" + "".join(f"{value:02x}" for value in mixed)
-
-
-def _luminance(colour: str) -> float:
-    """WCAG's relative luminance: white text is the better one below 0.179."""
-    c = _rgb(colour) / 255
-    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def data_uri(picture: bytes) -> str | None:
@@ -336,7 +296,7 @@ def report_page(
     """The page of an analysis.
 
     Args:
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw_all`.
       against: the method that others are compared with.
 

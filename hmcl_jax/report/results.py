@@ -90,7 +90,7 @@ def without_stopped(result: StreamResult) -> StreamResult:
         ],
         losses=[chosen(losses) if losses else losses for losses in result.losses],
         logs=[{name: chosen(values) for name, values in log.items()} for log in result.logs],
-        heads={modality: W[finished] for modality, W in result.heads.items()},
+        heads={modality: W[np.array(finished, int)] for modality, W in result.heads.items()},
         stopped=(),
     )
 
@@ -310,15 +310,15 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
     if not path.is_file():
         raise RunError(f"{path} is missing: the runs are not finished; {remedy}.")
     try:
-        held = json.loads(path.read_text("utf8"))
-        about, packages = (_table(key, held.get(key, {})) for key in ("about", "versions"))
+        content = json.loads(path.read_text("utf8"))
+        about, packages = (_table(key, content.get(key, {})) for key in ("about", "versions"))
         shared = {
-            key: _listed(key, held[key], kind)
+            key: _listed(key, content[key], kind)
             for key, kind in {"tasks": str, "kinds": str, "seeds": int}.items()
         }
         if len(shared["kinds"]) != len(shared["tasks"]):
             raise ValueError(f"{len(shared['kinds'])} kinds of {len(shared['tasks'])} tasks")
-        entries = _table("methods", held["methods"])
+        entries = _table("methods", content["methods"])
         results = {name: _result(name, _table(name, e), shared) for name, e in entries.items()}
         if not results:
             raise ValueError("it names no method")
@@ -345,8 +345,8 @@ def stream_of(folder: str | os.PathLike[str]) -> str | None:
       The value of ``--stream``, or None if the file does not say it.
     """
     try:
-        held = json.loads((Path(folder) / "results.json").read_text("utf8"))
-        stream = held["about"]["experiment"]["stream"]
+        content = json.loads((Path(folder) / "results.json").read_text("utf8"))
+        stream = content["about"]["experiment"]["stream"]
     except UNREADABLE:
         return None
     return stream if isinstance(stream, str) else None

@@ -83,7 +83,7 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
     """The tables that can be made, by name.
 
     Args:
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       against: the method that others are compared with.
 
     Returns:
@@ -179,7 +179,7 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
     """Tables of drift, of its tests, of cones and of norms.
 
     Args:
-      drift: what was measured.
+      drift: of :func:`hmcl_jax.evaluation.measure_drift`.
       against: the method that others are compared with; without it nothing is compared.
 
     Returns:

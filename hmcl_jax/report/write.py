@@ -87,7 +87,7 @@ def write_report(
 
     Args:
       out: a new folder, or one with an older report if `replace`.
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       against: the method that others are compared with; see
         :func:`hmcl_jax.report.analyse.compared_with`.
       seed: of the tree drawing. Default: the first.
@@ -127,7 +127,7 @@ def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
     """All that was measured, as plain data; NaN is null.
 
     Args:
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       against: the method that drift is tested against.
 
     Returns:

@@ -32,7 +32,7 @@ def draw_all(
     """Draws every figure that an analysis has the numbers for.
 
     Args:
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       folder: for the files; it is created.
       formats: endings of the files, some of ``"png"``, ``"pdf"`` and ``"svg"``.
       against: the method that drift is compared with.
@@ -103,12 +103,12 @@ def _unstopped(points: TreePoints, seed: int | None) -> tuple[TreePoints, int]:
     both = np.stack([points.before, points.after])  # (2, methods, seeds, names, d)
     finished = np.asarray(np.isfinite(both).all(axis=(0, 3, 4)))
     index = int(finished.sum(axis=0).argmax()) if seed is None else points.seeds.index(seed)
-    kept = np.flatnonzero(finished[:, index])
+    chosen = np.flatnonzero(finished[:, index])
     known = dataclasses.replace(
         points,
-        methods=tuple(points.methods[i] for i in kept),
-        before=points.before[kept],
-        after=points.after[kept],
+        methods=tuple(points.methods[i] for i in chosen),
+        before=points.before[chosen],
+        after=points.after[chosen],
     )
     return known, points.seeds[index]
 

@@ -26,11 +26,7 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
     """Draws the four measures of drift: every old task, and the mean of every method.
 
     With more than four methods the tasks are not named: each is a dot in the row of its method.
-
-    Args:
-      drift: what was measured.
-      path: of the picture, or several; the ending says the format.
-      against: the method to compare with; without it in `drift`, no reduction is written.
+    Without the method to compare with in `drift`, no reduction is written.
     """
     looks = style.looks(drift.methods)
     few = len(drift.methods) <= FEW
@@ -129,12 +125,7 @@ def _method_rows(
 
 
 def draw_norms(drift: Drift, path: Paths) -> None:
-    """Draws how the norms of old anchors changed: distributions of final over task-end norm.
-
-    Args:
-      drift: what was measured.
-      path: of the picture, or several; the ending says the format.
-    """
+    """Draws how the norms of old anchors changed: distributions of final over task-end norm."""
     looks = style.looks(drift.methods)
     count = len(drift.methods)
     with style.sheet(path) as plt:
@@ -142,16 +133,16 @@ def draw_norms(drift: Drift, path: Paths) -> None:
         figure, panels, _ = style.grid(
             *(plt, len(drift.norms), 3, size, 0.9), sharex=True, sharey=True
         )
-        known = [held.ratios[np.isfinite(held.ratios)] for held in drift.norms.values()]
+        known = [norms.ratios[np.isfinite(norms.ratios)] for norms in drift.norms.values()]
         pooled = np.concatenate([*known, np.ones(1)])
         low, high = np.quantile(pooled, [0.001, 0.999])
         room = max(0.02, 0.05 * (high - low))
         low, high = min(low, 1) - room, max(high, 1) + room
         edges = np.linspace(low, high, 101)
         middles = (edges[1:] + edges[:-1]) / 2
-        for axes, (modality, held) in zip(panels, drift.norms.items(), strict=True):
+        for axes, (modality, norms) in zip(panels, drift.norms.items(), strict=True):
             for row, look in enumerate(looks.values()):
-                ratios = held.ratios[row].reshape(-1)
+                ratios = norms.ratios[row].reshape(-1)
                 ratios = ratios[np.isfinite(ratios)]
                 if not ratios.size:
                     continue
@@ -164,7 +155,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                     alpha=0.75,
                     linewidth=0,
                 )
-                median = float(seed_mean(held.contraction()[row]))
+                median = float(seed_mean(norms.contraction()[row]))
                 axes.plot([median] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=1.2)
                 axes.text(
                     *(1.01, row, f"{median:.4f}"),
@@ -189,13 +180,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
 
 
 def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
-    """Draws the class tree of a task in the plane for every method, at its end and finally.
-
-    Args:
-      tree: of :func:`hmcl_jax.evaluation.radial_tree`.
-      path: of the picture, or several; the ending says the format.
-      title: which task and seed it is of.
-    """
+    """Draws a class tree in the plane for every method, at the end of its task and finally."""
     radii = np.concatenate([tree.before[..., 1].ravel(), tree.after[..., 1].ravel()])
     low, high = float(radii.min()), float(radii.max())
     inner = max(0.0, low - 0.4 * (high - low)) if low > 0.4 * high else 0.0
@@ -203,8 +188,8 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
     with style.sheet(path) as plt:
         from matplotlib.ticker import MaxNLocator
 
-        size = (WIDTH, 2.45) if len(tree.methods) > 1 else (WIDTH, 4.2)
-        figure, panels, _ = style.grid(plt, len(tree.methods), 3, size, 1.4)
+        height = 2.45 if len(tree.methods) > 1 else 4.2
+        figure, panels, _ = style.grid(plt, len(tree.methods), 3, (WIDTH, height), 1.4)
         scale = plt.Normalize(tree.depths.min(), max(tree.depths.max(), tree.depths.min() + 1))
         rings = [
             r for r in MaxNLocator(4).tick_values(inner, high) if inner + 0.1 * width < r <= high
@@ -238,7 +223,8 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
                 axes.plot(*first.T, "o", mfc="none", mec=INK, mew=0.4, markersize=2.5, alpha=0.6)
             for depth in np.unique(tree.depths):
                 colour = plt.get_cmap("viridis")(scale(depth))
-                _dots(axes, last[tree.depths == depth], colour, 2.5 if crowded else 4, width)
+                size = 2.5 if crowded else 4
+                axes.plot(*last[tree.depths == depth].T, "o", color=colour, mew=0, markersize=size)
             axes.set_title(
                 f"{short(name)}\nrad. {100 * tree.radial_change[index]:.1f} %   "
                 f"pair. {100 * tree.pair_change[index]:.1f} %",
@@ -268,24 +254,9 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             "radius and of pairwise distance, over their means, in full dimension.",
             fontsize=7,
         )
-        said = f"\n{short(title, 60)}" if title else ""
-        figure.suptitle(f"Class tree, turned onto the task's end by a proper rotation{said}")
+        name = f"\n{short(title, 60)}" if title else ""
+        figure.suptitle(f"Class tree, aligned with the task's end by a proper rotation{name}")
         style.save(figure, path)
-
-
-def _dots(axes: Any, points: np.ndarray, colour: Any, size: float, width: float) -> None:
-    """Dots as ends of lines without length: one short path, where markers are one element each."""
-    ends = np.stack(
-        [points, points + np.array([1e-4 * width, 0]), np.full_like(points, np.nan)], axis=1
-    )
-    axes.plot(
-        *ends.reshape(-1, 2).T,
-        color=colour,
-        linewidth=size,
-        solid_capstyle="round",
-        snap=False,
-        zorder=3,
-    )
 
 
 def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
@@ -319,13 +290,7 @@ def draw_depth(
 ) -> None:
     """Draws mean radius at every depth of a class tree, at the end of its task and finally.
 
-    Args:
-      methods: names.
-      before: of :func:`hmcl_jax.evaluation.radius_by_depth` at the end of the task, its means of
-        shape ``(methods, seeds, D)``.
-      after: the same at the end of the stream.
-      path: of the picture, or several; the ending says the format.
-      title: which task it is of.
+    Means of `before` and `after` have shape ``(methods, seeds, depths)``.
     """
     looks = style.looks(methods)
     with style.sheet(path) as plt:
@@ -334,18 +299,18 @@ def draw_depth(
         )
         for index, (axes, (name, own)) in enumerate(zip(panels, looks.items(), strict=True)):
             rho = []
-            for held, look in (
+            for radius, look in (
                 (before, {"color": INK, "linestyle": "--", "alpha": 0.7}),
                 (after, {"color": own.color, "marker": own.marker, "markersize": 4}),
             ):
-                means = held.means[index]
+                means = radius.means[index]
                 axes.errorbar(
-                    *(held.depths, seed_mean(means, 0)),
+                    *(radius.depths, seed_mean(means, 0)),
                     yerr=seed_std(means, axis=0),
                     elinewidth=0.7,
                     **look,
                 )
-                mean = float(seed_mean(np.asarray(held.correlation)[index]))
+                mean = float(seed_mean(np.asarray(radius.correlation)[index]))
                 rho.append(("none" if np.isnan(mean) else f"{mean:.2f}").replace("-", style.MINUS))
             axes.set_title(f"{short(name)}\nrank correlation {rho[0]} → {rho[1]}", fontsize=7)
             axes.tick_params(labelbottom=True)
@@ -370,9 +335,9 @@ def draw_depth(
                 "end of the stream": {"color": INK, "marker": "o", "markersize": 4},
             },
         )
-        said = f": {short(title, 30)}" if title else ""
+        name = f": {short(title, 30)}" if title else ""
         figure.suptitle(
-            f"Distance from the origin by depth{said} (mean over seeds ± standard deviation)\n"
+            f"Distance from the origin by depth{name} (mean over seeds ± standard deviation)\n"
             f"{counts}",
             fontsize=8,
         )

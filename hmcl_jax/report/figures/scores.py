@@ -22,9 +22,8 @@ def draw_stages(
     task, blue better, on one scale for all methods; it ends where 98 % of all changes do.
 
     Args:
-      change: by method, of :func:`hmcl_jax.evaluation.relative_change`, ``(T, T)``: of one seed, or
-        the mean over seeds.
-      tasks: their T names, in the order of the stream.
+      change: by method, of :func:`hmcl_jax.evaluation.relative_change`, ``(T, T)``.
+      tasks: names, in the order of the stream.
       kinds: of the tasks; those of kind ``"retrieval"`` are marked (R).
       path: of the picture, or several; the ending says the format.
     """
@@ -53,8 +52,8 @@ def draw_stages(
             axes.imshow(cells.swapaxes(0, 1), aspect="equal")
             for t, i in np.argwhere(np.isnan(values) & seen):
                 unknown = True
-                place = (t - 0.5, i - 0.5)
-                axes.add_patch(Rectangle(place, 1, 1, fill=False, hatch="/////", linewidth=0))
+                corner = (t - 0.5, i - 0.5)
+                axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="/////", linewidth=0))
             for t in range(T):
                 axes.add_patch(Rectangle((t - 0.5, t - 0.5), 1, 1, fill=False, lw=0.6, ec=INK))
             axes.add_patch(Rectangle((T - 1.5, -0.5), 1, T, fill=False, lw=1.1, ec=INK))
@@ -165,7 +164,7 @@ def draw_retrieval(
         :class:`hmcl_jax.continual.StreamResult`.
       tasks: names of the retrieval tasks by their index in the stream.
       path: of the picture, or several; the ending says the format.
-      sides: what the general and the specific modality are called.
+      sides: names of the general and the specific modality.
     """
     methods = list(details)
     looks = style.looks(methods)

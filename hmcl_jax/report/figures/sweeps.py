@@ -115,7 +115,7 @@ def draw_budget(
         looks = style.looks([*lines, *(curve.label for curve in curves)])
         sizes = sorted({int(size) for curve in curves for size in curve.pairs})
         least = min((size for size in sizes if size), default=1)
-        place = {size: np.log2(size) if size else np.log2(least) - 1 for size in sizes}
+        position = {size: np.log2(size) if size else np.log2(least) - 1 for size in sizes}
         for number, (label, overall) in enumerate(lines.items()):
             middle, width = np.mean(overall), seed_std(np.asarray(overall))
             axes.axhspan(
@@ -129,11 +129,11 @@ def draw_budget(
                 label=short(label, 40),
             )
         for curve in curves:
-            look, x = looks[curve.label], np.array([place[int(size)] for size in curve.pairs])
-            kept = np.array(curve.pairs) > 0
+            look, x = looks[curve.label], np.array([position[int(size)] for size in curve.pairs])
+            some = np.array(curve.pairs) > 0
             y, bars = curve.overall.mean(axis=1), seed_std(curve.overall)
             axes.plot(x, y, color=look.color, linestyle=":", linewidth=1.0)
-            axes.plot(x[kept], y[kept], color=look.color, linewidth=1.4)
+            axes.plot(x[some], y[some], color=look.color, linewidth=1.4)
             axes.errorbar(
                 *(x, y, bars),
                 color=look.color,
@@ -143,7 +143,7 @@ def draw_budget(
                 elinewidth=0.7,
                 label=short(curve.label, 40),
             )
-        axes.set_xticks([place[size] for size in sizes], [str(size) for size in sizes])
+        axes.set_xticks([position[size] for size in sizes], [str(size) for size in sizes])
         axes.set_xlabel("pairs kept in all" + (f"\n{note}" if note else ""))
         axes.set_ylabel("Overall: mean final score (%)")
         style.rules(axes, "y")
@@ -181,9 +181,9 @@ def draw_gap(sides: Sequence[Side], path: Paths) -> None:
                         *side.plane.T, s=3, alpha=0.6, linewidths=0, rasterized=True, **look
                     )
                     low, middle, high = np.quantile(side.radii, [0, 0.5, 1])
-                    place = -number - 0.15 * modalities.index(side.modality)
-                    radii.plot([low, high], [place, place], linewidth=1.5, **look)
-                    radii.plot([middle], [place], marker="o", markersize=4, **look)
+                    position = -number - 0.15 * modalities.index(side.modality)
+                    radii.plot([low, high], [position, position], linewidth=1.5, **look)
+                    radii.plot([middle], [position], marker="o", markersize=4, **look)
         for modality, shade in colour.items():
             radii.plot([], [], color=shade, marker="o", label=short(modality))
         radii.set_yticks(-np.arange(len(tasks)), list(map(short, tasks)), fontsize=6)

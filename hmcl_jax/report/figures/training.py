@@ -1,4 +1,4 @@
-"""The figure of training: what was logged in every epoch, through the whole stream."""
+"""The figure of training: loss and logs of every epoch of the stream."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,12 +49,12 @@ def draw_training(
       path: of the picture, or several; the ending says the format.
     """
     looks = style.looks([*losses, *logs])
-    spans = [max(np.shape(held[t])[-1] for held in losses.values()) for t in range(len(tasks))]
+    spans = [max(np.shape(series[t])[-1] for series in losses.values()) for t in range(len(tasks))]
     borders = np.concatenate([[0], np.cumsum(spans)])
-    curves = {"loss": {name: list(held) for name, held in losses.items()}}
-    for name, held in logs.items():
-        for key in {key for entry in held for key in entry}:
-            curves.setdefault(key, {})[name] = [entry.get(key) for entry in held]
+    curves = {"loss": {name: list(series) for name, series in losses.items()}}
+    for name, entries in logs.items():
+        for key in {key for entry in entries for key in entry}:
+            curves.setdefault(key, {})[name] = [entry.get(key) for entry in entries]
     panels: list[Panel] = [("loss", (("loss", "-", ""),), False)]
     panels += [p for p in PANELS if any(key in curves for key, *_ in p[1])]
     ranks = sorted(key for key in curves if key.startswith(RANK))
@@ -123,8 +123,8 @@ def _draw(
     zeros = power and bool((every <= 0).any())
     floor = positive.min() / 3 if power else 0.0
     for x_values, heights, name, dash in drawn:
-        kept = np.where(heights <= 0, floor, heights) if power else heights
-        axes.plot(x_values, kept, dash, color=looks[name].color, linewidth=1.1)
+        raised = np.where(heights <= 0, floor, heights) if power else heights
+        axes.plot(x_values, raised, dash, color=looks[name].color, linewidth=1.1)
     if power:
         axes.set_yscale("log")
         if np.log10(positive.max() / positive.min()) < 2.5:  # too few powers of ten to read by
