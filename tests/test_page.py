@@ -7,9 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from report_runs import HOSTILE
+from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 from hmcl_jax.report import page
+from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.page import Scale, document, heat_map, leading_number, macros, table
 from hmcl_jax.report.tables import p_value
 
@@ -67,6 +68,37 @@ def test_any_text_is_shown_as_it_is(name):
     assert read.text.count(kept(name)) > 12
     for attribute in ("title", "aria-label", "alt"):
         assert kept(name) in [a.get(attribute) for _, a in read.tags]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """An analysis of a stream and methods with hostile names."""
+    rng = np.random.default_rng(0)
+    store, folder = hostile_store(rng), tmp_path_factory.mktemp("runs")
+    methods = ("vanilla", f'<img src=x onerror="{ATTACK}">')
+    return analyse([make_runs(folder, store, methods, rng)], store, pictures=1)
+
+
+def test_a_report_of_hostile_names_is_text_alone(hostile):
+    read = Reader(page.report_page(hostile))
+    assert {tag for tag, _ in read.tags} <= {*TAGS.split(), "pre"}
+    assert len(read.all("script")) == 1
+    assert not [a for _, a in read.tags if any(key.startswith("on") for key in a)]
+    for name in (*hostile.methods, *hostile.order):
+        assert kept(name) in read.text
+
+
+def test_a_report_that_is_too_large_leaves_out_the_largest_parts(hostile, monkeypatch):
+    drawings = {"methods": PNG + bytes(300_000), "drift": PNG + bytes(30_000)}
+    whole = page.report_page(hostile, drawings)
+    monkeypatch.setattr(page, "LARGEST", len(whole.encode()) - 1)
+    smaller = page.report_page(hostile, drawings)
+    assert "too large: figures/methods.png" in smaller
+    assert "too large: figures/drift.png" not in smaller
+    assert len(smaller.encode()) < page.LARGEST
+    monkeypatch.setattr(page, "LARGEST", 10_000)
+    with pytest.raises(ValueError, match="more than 10000; analyse fewer methods"):
+        page.report_page(hostile, drawings)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 from hmcl_jax.report.analyse import analyse
-from hmcl_jax.report.figures import draw_all
+from hmcl_jax.report.figures.draw import draw_all
 from hmcl_jax.report.page import document, report_page, table
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")

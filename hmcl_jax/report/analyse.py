@@ -268,7 +268,7 @@ def _read(
                 )
                 why = saved.wrong.get(method, missing)
                 warnings.append(f"Scores of {label} are not shown. {why}")
-    _alike(runs, results)
+    _alike(runs)
     for label in [label for label in runs if label in results]:
         result = results.pop(label)
         warnings += _stopped(label, result.stopped, len(result.seeds))
@@ -324,15 +324,14 @@ def _short_names(folders: tuple[Path, ...]) -> list[str]:
     raise RunError(f"{folders[0]} is given twice; name each folder once.")
 
 
-def _alike(runs: Mapping[str, SavedRun], results: Mapping[str, StreamResult]) -> None:
+def _alike(runs: Mapping[str, SavedRun]) -> None:
     name, first = next(iter(runs.items()))
-    known = [(label, run.order, run.seeds) for label, run in runs.items()]
-    known += [(label, result.tasks, result.seeds) for label, result in results.items()]
-    for label, order, seeds in known:
-        for what, here, there in (("order", order, first.order), ("seeds", seeds, first.seeds)):
-            if tuple(here) != tuple(there):
+    for label, run in runs.items():
+        for what in ("order", "seeds"):
+            ours, theirs = getattr(run, what), getattr(first, what)
+            if tuple(ours) != tuple(theirs):
                 raise RunError(
-                    f"{label} and {name} differ in {what}, {list(here)} and {list(there)}, and "
+                    f"{label} and {name} differ in {what}, {list(ours)} and {list(theirs)}, and "
                     "cannot stand in one table; analyse them apart, each with its own --out."
                 )
 

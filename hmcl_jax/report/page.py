@@ -297,7 +297,7 @@ def report_page(
 
     Args:
       analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw_all`.
+      drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw.draw_all`.
       against: the method that others are compared with.
 
     Returns:

@@ -14,7 +14,7 @@ from hmcl_jax.continual import RunError
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.report.analyse import Analysis, compared_with
-from hmcl_jax.report.figures import draw_all
+from hmcl_jax.report.figures.draw import draw_all
 from hmcl_jax.report.figures.style import pyplot
 from hmcl_jax.report.page import macros, report_page
 from hmcl_jax.report.results import columns
