@@ -111,6 +111,7 @@ def test_a_report_that_is_too_large_leaves_out_the_largest_parts(hostile, monkey
         (".5", 0.5),
         ("4 tasks", 4.0),
         ("1st", None),
+        ("1.5x", None),
         ("", None),
         ("-", None),
     ],

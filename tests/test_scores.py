@@ -7,15 +7,27 @@ import pytest
 
 from hmcl_jax import evaluation
 
-top1 = jax.jit(evaluation.top1, static_argnames=("average", "block"))
-predict = jax.jit(evaluation.predict, static_argnames="block")
-recall = jax.jit(evaluation.recall, static_argnames=("ks", "block"))
-symmetric_recall = jax.jit(evaluation.symmetric_recall, static_argnames=("k", "block"))
+top1 = jax.jit(evaluation.top1, static_argnames="average")
+predict = jax.jit(evaluation.predict)
+recall = jax.jit(evaluation.recall, static_argnames="ks")
+symmetric_recall = jax.jit(evaluation.symmetric_recall, static_argnames="k")
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
 DIRECTIONS = ("general_to_specific", "specific_to_general")
 KS = (1, 5, 1000)  # the last is longer than any gallery
+
+
+@pytest.fixture(params=[None, 150])
+def blocks(request, monkeypatch):
+    """One block, or several with a last one that is not full."""
+    if request.param:
+        monkeypatch.setattr("hmcl_jax.evaluation.scores.BLOCK_ENTRIES", request.param)
+    for function in (top1, predict, recall):
+        function.clear_cache()
+    yield
+    for function in (top1, predict, recall):
+        function.clear_cache()
 
 
 def distances(x, y, K=10.0):
@@ -93,23 +105,21 @@ def assert_same(ours, truth):
             np.testing.assert_allclose(ours[name][k], share, rtol=1e-6, err_msg=f"{name} at {k}")
 
 
-@pytest.mark.parametrize("block", [None, 10])
-def test_top1_equals_brute_force(dtype, rng, block):
+def test_top1_equals_brute_force(dtype, rng, blocks):
     prototypes, samples, labels = classification(rng, dtype)
     for average in ("micro", "macro"):
-        ours = top1(prototypes, samples, labels, average=average, block=block)
+        ours = top1(prototypes, samples, labels, average=average)
         truth = brute_top1(prototypes, samples, labels, average)
         assert ours.dtype == dtype
         assert 0.2 < truth < 0.9
         np.testing.assert_allclose(ours, truth, rtol=1e-6)
 
 
-@pytest.mark.parametrize("block", [None, 10])
-def test_predictions_are_the_nearest_prototypes_that_top1_counts(dtype, rng, block):
+def test_predictions_are_the_nearest_prototypes_that_top1_counts(dtype, rng, blocks):
     prototypes, samples, labels = classification(rng, dtype)
     samples[[3, 40]] = np.nan
     prototypes[2] = prototypes[5]  # the lower index wins
-    found = np.asarray(predict(prototypes, samples, block=block))
+    found = np.asarray(predict(prototypes, samples))
     expected = [order[0] if order else -1 for order in nearest(samples, prototypes)]
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == np.int32
@@ -118,16 +128,15 @@ def test_predictions_are_the_nearest_prototypes_that_top1_counts(dtype, rng, blo
     assert not (found == 5).any()
     np.testing.assert_allclose(top1(prototypes, samples, labels), np.mean(found == labels))
     listed = np.arange(7) != 2
-    padded = np.asarray(predict(prototypes, samples, valid_prototypes=listed, block=block))
+    padded = np.asarray(predict(prototypes, samples, valid_prototypes=listed))
     np.testing.assert_array_equal(padded, np.where(found == 2, 5, found))
     both = jax.vmap(predict)(jnp.stack([prototypes] * 2), jnp.stack([samples] * 2))
     np.testing.assert_array_equal(both, [found, found])
 
 
-@pytest.mark.parametrize("block", [None, 7])
-def test_recall_equals_brute_force(dtype, rng, block):
+def test_recall_equals_brute_force(dtype, rng, blocks):
     general, specific, pairs = retrieval(rng, dtype)
-    ours = recall(general, specific, pairs, ks=KS, block=block)
+    ours = recall(general, specific, pairs, ks=KS)
     assert ours["general_to_specific"][1].dtype == dtype
     truth = brute_recall(general, specific, pairs)
     assert 0.2 < truth["general_to_specific"][1] < truth["specific_to_general"][5] < 1
@@ -163,12 +172,12 @@ def test_the_curvature_matters_and_is_used(rng, K):
     assert_same(recall(general, specific, pairs, ks=KS, K=K), truth)
 
 
-def test_ties_stand_in_the_order_of_the_index(dtype, rng):
+def test_ties_stand_in_the_order_of_the_index(dtype, rng, blocks):
     # With K = 16 these points have whole time components, so every distance is exact.
     corners = np.array([[0, 0], [3, 0], [0, 3], [-3, 0], [0, -3]], dtype)
     general, specific = corners[rng.integers(0, 5, 40)], corners[rng.integers(0, 5, 30)]
     pairs = np.stack([rng.integers(0, 30, 50), rng.integers(0, 40, 50)], axis=1).astype(np.int32)
-    ours = recall(general, specific, pairs, ks=KS, K=16.0, block=7)
+    ours = recall(general, specific, pairs, ks=KS, K=16.0)
     assert_same(ours, brute_recall(general, specific, pairs, K=16.0))
     labels = rng.integers(0, 40, 30).astype(np.int32)
     truth = brute_top1(general, specific, labels, "micro", K=16.0)
@@ -250,14 +259,14 @@ def test_padding_does_not_change_recall(rng, filling):
             np.testing.assert_array_equal(ours[name][k], truth[name][k])
 
 
-def test_vmap_over_seeds_equals_a_loop(rng):
+def test_vmap_over_seeds_equals_a_loop(rng, blocks):
     problems = [retrieval(rng, n=23, m=61) for _ in range(3)]
     general, specific = (np.stack([p[i] for p in problems]) for i in (0, 1))
     pairs = problems[0][2]
     valid = np.arange(61) < 60
 
     def one(general, specific):
-        return recall(general, specific, pairs, ks=KS, valid_general=valid, block=10)
+        return recall(general, specific, pairs, ks=KS, valid_general=valid)
 
     ours = jax.jit(jax.vmap(one))(general, specific)
     for seed in range(3):
@@ -266,7 +275,7 @@ def test_vmap_over_seeds_equals_a_loop(rng):
 
     problems = [classification(rng) for _ in range(3)]
     arrays = [np.stack(kind) for kind in zip(*problems, strict=True)]
-    ours = jax.jit(jax.vmap(lambda *task: top1(*task, block=10)))(*arrays)
+    ours = jax.jit(jax.vmap(lambda *task: top1(*task)))(*arrays)
     truth = [brute_top1(*task, "micro") for task in problems]
     np.testing.assert_allclose(ours, truth, rtol=1e-6)
 
@@ -331,7 +340,6 @@ PAIRS = np.stack([LABELS, LABELS], axis=1)
         (lambda: evaluation.top1(X, X[:, :2], LABELS), r"prototypes \(4, 3\), specific"),
         (lambda: evaluation.recall(X[None], X, PAIRS), "general .*use jax.vmap"),
         (lambda: evaluation.recall(X[:0], X, PAIRS), r"general .*one row.*\(0, 3\)"),
-        (lambda: evaluation.recall(X, X, PAIRS, block=0), "block = 0"),
         (lambda: evaluation.recall(X, X, PAIRS, ks=(0, 1)), "ks = 0"),
         (lambda: evaluation.recall(X, X, LABELS), r"pairs .*\(p, 2\), got .*\(4,\)"),
         (lambda: evaluation.recall(X, X[:3], PAIRS), r"specific rows in \[0, 3\).*got 3"),

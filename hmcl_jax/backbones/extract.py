@@ -32,9 +32,6 @@ from hmcl_jax.data.ingest import Collection, FeatureCollection, Split, distinct_
 from hmcl_jax.data.store import Task, write_store
 from hmcl_jax.evaluation import symmetric_recall, top1
 
-BLOCK = 4096  # rows that are scored at once
-
-
 Tokenize = Callable[[Sequence[str]], np.ndarray]
 
 
@@ -188,7 +185,7 @@ class _Maker:
         general, specific = (np.asarray(task.arrays[side], np.float32) for side in sides)
         known = task.arrays["test_labels" if classes else "test_pairs"]
         score = top1 if classes else symmetric_recall
-        return float(score(general, specific, known, K=self.encoder.K, block=BLOCK))
+        return float(score(general, specific, known, K=self.encoder.K))
 
     def _shards(self, task: str, part: str, rows: int) -> Shards:
         size = self.options.batch * self.options.shard

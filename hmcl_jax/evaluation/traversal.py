@@ -19,6 +19,7 @@ the Lorentz inner product, without its cancellation, and the chord is needed onc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,47 +105,40 @@ def _walks(
 
     From (seeds, n, d) and (seeds, m, d), each is (seeds, n, steps).
     """
-    of_seed = functools.partial(_walks_of_seed, K=K, kappa=kappa, steps=steps, entailing=entailing)
-    return jax.lax.map(lambda points: of_seed(*points), (images, texts))
 
+    def of_seed(points: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        images, texts = points
+        dtype = images.dtype
+        fractions = jnp.linspace(0, 1, steps, dtype=dtype)
+        # The root stands in front, so that it wins against texts at the origin.
+        texts = jnp.concatenate([jnp.zeros_like(texts[:1]), texts])
+        unit, r = _direction(texts)
+        r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
+        r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
 
-def _walks_of_seed(
-    images: jax.Array,
-    texts: jax.Array,
-    K: jax.Array,
-    kappa: jax.Array,
-    steps: int,
-    entailing: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    dtype = images.dtype
-    fractions = jnp.linspace(0, 1, steps, dtype=dtype)
-    # The root stands in front, so that it wins against texts at the origin.
-    texts = jnp.concatenate([jnp.zeros_like(texts[:1]), texts])
-    unit, r = _direction(texts)
-    r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
-    r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
+        def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            direction, start = _direction(image)
+            # Radii are points of a hyperboloid with one space dimension.
+            s = lorentz.geodesic_to_origin(start[None], fractions, K)[None, :, 0]
+            s0 = jnp.sqrt(K + s**2)
+            chord2 = jnp.sum((unit - direction[None, :]) ** 2, axis=-1)[:, None]
+            scale = r0 * s + r * s0
+            radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
+            h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
+            if entailing:
+                inside = _inside(r, r0, aperture, s, s0, chord2, K)
+                # A text at the point itself entails it, where the angle is noise; so does the root.
+                near = 16 * jnp.finfo(dtype).eps * r
+                here = (s - r) ** 2 + s * r * chord2 <= near**2
+                h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
+            best = jnp.argmin(h, axis=0).astype(jnp.int32)
+            distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
+            return best - 1, distance, s[0]
 
-    def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        direction, start = _direction(image)
-        # Radii are points of a hyperboloid with one space dimension.
-        s = lorentz.geodesic_to_origin(start[None], fractions, K)[None, :, 0]
-        s0 = jnp.sqrt(K + s**2)
-        chord2 = jnp.sum((unit - direction[None, :]) ** 2, axis=-1)[:, None]
-        scale = r0 * s + r * s0
-        radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
-        h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
-        if entailing:
-            inside = _inside(r, r0, aperture, s, s0, chord2, K)
-            # A text at the point itself entails it, where the angle is noise; so does the root.
-            near = 16 * jnp.finfo(dtype).eps * r
-            here = (s - r) ** 2 + s * r * chord2 <= near**2
-            h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
-        best = jnp.argmin(h, axis=0).astype(jnp.int32)
-        distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
-        return best - 1, distance, s[0]
+        size = max(1, BLOCK_ENTRIES // (texts.shape[0] * steps))
+        return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
 
-    size = max(1, BLOCK_ENTRIES // (texts.shape[0] * steps))
-    return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
+    return jax.lax.map(of_seed, (images, texts))
 
 
 def _inside(
@@ -241,10 +235,8 @@ def compare_heads(
     pool: Pool,
     *,
     modality: str = "image",
-    steps: int = 20,
     K: ArrayLike = 10.0,
-    kappa: ArrayLike = 0.1,
-    entailing: bool = True,
+    **options: Any,
 ) -> dict[str, Traversal]:
     """The same walks through several heads, for example at a task's end and at the stream's.
 
@@ -253,10 +245,8 @@ def compare_heads(
       features: frozen features of the pictures, shape ``(n, d)``.
       pool: the texts.
       modality: of the pictures.
-      steps: points on each way, both ends included.
       K: squared radius of the hyperboloid.
-      kappa: sets the minimum radius of the cones.
-      entailing: whether texts that do not entail the point are left out.
+      **options: `steps`, `kappa` and `entailing` of :func:`traverse`.
 
     Returns:
       By label, a :class:`Traversal`.
@@ -286,9 +276,7 @@ def compare_heads(
             _moved(by_modality[m], x, K)
             for m, x in ((modality, features), (pool.modality, pool.features))
         )
-        walks[label] = traverse(
-            images, texts, pool.names, steps=steps, K=K, kappa=kappa, entailing=entailing
-        )
+        walks[label] = traverse(images, texts, pool.names, K=K, **options)
     return walks
 
 

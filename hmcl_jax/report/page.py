@@ -35,12 +35,12 @@ SECTIONS = (
 )
 UPPER_BOUND = "joint"  # trains on all tasks at once
 SHORT = 26  # characters of a name that stays on one line
-NUMBER = re.compile(r"[-+\u2212]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(?!\w)", re.IGNORECASE)
+NUMBER = re.compile(r"[-+\u2212]?(\d++\.?+\d*+|\.\d++)(e[-+]?\d++)?+(?!\w)", re.IGNORECASE)
 MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
 # What no HTML file may hold: controls except tab and line feed, and halves of surrogate pairs.
 FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"<?xml": "image/svg+xml"}
-INKS = {"": "#1d2126", "@media (prefers-color-scheme:dark)": "#e4e7eb"}  # of drawings
+INKS = ":root{color:#1d2126}@media(prefers-color-scheme:dark){:root{color:#e4e7eb}}"  # of drawings
 LEVELS = 12  # of colour, on either side of 0
 
 
@@ -150,36 +150,30 @@ def table(
       True True
     """
     header, *body = ([str(cell) for cell in row] for row in rows)
-    numbers = [[leading_number(cell) for cell in row] for row in body]
+    cells = [[(text, leading_number(text)) for text in row] for row in body]
+    columns = [[row[i] for row in cells] for i in range(len(header))]
     numeric = [
-        [
-            value is not None
-            for row, line in zip(body, numbers, strict=True)
-            for cell, value in [(row[i], line[i])]
-            if cell
-        ]
-        for i in range(len(header))
-    ]  # of the cells that are not empty
-    is_numeric = [i > 0 and bool(known) and all(known) for i, known in enumerate(numeric)]
+        i > 0
+        and any(text for text, _ in column)
+        and all(value is not None for text, value in column if text)
+        for i, column in enumerate(columns)
+    ]
     winners = {}
-    for column, choose in (best or {}).items():
-        values = [line[column] for line in numbers if line[column] is not None]
-        winners[column] = choose(values) if len(values) > 1 else None
+    for i, choose in (best or {}).items():
+        values = [value for _, value in columns[i] if value is not None]
+        winners[i] = choose(values) if len(values) > 1 else None
 
-    def made(i: int, cell: str, value: float | None) -> dict[str, Any]:
-        kinds = ["short"] * (i == 0 and len(cell) <= SHORT) + ["number"] * is_numeric[i]
+    def cell(i: int, text: str, value: float | None) -> dict[str, Any]:
+        kinds = ["short"] * (i == 0 and len(text) <= SHORT) + ["number"] * numeric[i]
         kinds += ["best"] * (i > 0 and value is not None and winners.get(i) == value)
         bracket = ""
         if i > 0 and value is not None:  # numbers stay on one line, with brackets apart
-            cell, bar, rest = true_minus(cell).replace(" ", "\u00a0").partition("\u00a0(")
+            text, bar, rest = true_minus(text).replace(" ", "\u00a0").partition("\u00a0(")
             bracket = f"({rest}" if bar else ""
-        return {"main": cell, "bracket": bracket, "value": value, "kind": " ".join(kinds)}
+        return {"main": text, "bracket": bracket, "value": value, "kind": " ".join(kinds)}
 
-    heads = [(n, (about or {}).get(n), is_numeric[i]) for i, n in enumerate(header)]
-    lines = [
-        [made(i, cell, value) for i, (cell, value) in enumerate(zip(row, line, strict=True))]
-        for row, line in zip(body, numbers, strict=True)
-    ]
+    heads = [(name, (about or {}).get(name), numeric[i]) for i, name in enumerate(header)]
+    lines = [[cell(i, *content) for i, content in enumerate(row)] for row in cells]
     return macros().sortable(caption, heads, lines, note)
 
 
@@ -282,12 +276,8 @@ def data_uri(picture: bytes) -> str | None:
 
 def _themed(svg: bytes) -> bytes:
     """With ink that follows the page from light to dark."""
-    style = "".join(
-        f"{rule}{{:root{{color:{ink}}}}}" if rule else f":root{{color:{ink}}}"
-        for rule, ink in INKS.items()
-    )
     text = re.sub(INK, "currentColor", svg.decode("utf8"), flags=re.IGNORECASE)
-    return re.sub("<svg[^>]*>", rf"\g<0><style>{style}</style>", text, count=1).encode("utf8")
+    return re.sub("<svg[^>]*>", rf"\g<0><style>{INKS}</style>", text, count=1).encode("utf8")
 
 
 def report_page(
