@@ -29,8 +29,6 @@ from hmcl_jax.report.progress import AnalysisView
 from hmcl_jax.report.results import read_results, stream_of
 from hmcl_jax.report.write import FORMATS, check_report, write_report
 
-NORM_ANCHORS = 500  # test samples per task, for norms
-
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -105,10 +103,7 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
     check_seed(arguments.runs, arguments.seed)
     with AnalysisView(console) as view:
         analysis = analyse(
-            *(arguments.runs, store),
-            methods=methods,
-            counts=(arguments.anchors, NORM_ANCHORS),
-            listener=view,
+            arguments.runs, store, methods=methods, anchors=arguments.anchors, listener=view
         )
         if arguments.seed is not None and arguments.seed not in analysis.seeds:
             raise RunError(f"--seed must be one of {list(analysis.seeds)}, got {arguments.seed}.")

@@ -92,15 +92,15 @@ class _Plan:
         finished = np.all(finite, axis=0)
         if not finished.any():
             raise ValueError("all its seeds were stopped")
-        kappa = float(run.config.get("kappa", 0.1))
+        seed, kappa = int(finished.argmax()), float(run.config.get("kappa", 0.1))
         drift = None
         if len(self.tasks) > 1:
-            options = {"K": self.K, "kappa": kappa, "counts": self.counts}
-            drift = measure_drift(label, heads, self.tasks, run.seeds, **options)  # type: ignore[arg-type]
+            drift = measure_drift(
+                *(label, heads, self.tasks, run.seeds), K=self.K, kappa=kappa, counts=self.counts
+            )
             _check_finite(drift, finished)
         hierarchies = measure_hierarchy(heads, self.tasks, self.trees, finished, self.K)
         paths: list[Paths] = []
-        seed = int(finished.argmax())
         for _, group in itertools.groupby(self.starts, key=lambda start: start.task.name):
             starts = list(group)
             task = starts[0].task
@@ -119,7 +119,8 @@ def analyse(
     store: Store,
     *,
     methods: Sequence[str] | None = None,
-    counts: tuple[int, int] = (50, 500),
+    anchors: int = 50,
+    norm_anchors: int = 500,
     pictures: int = 8,
     listener: Listener | None = None,
 ) -> Analysis:
@@ -130,7 +131,8 @@ def analyse(
         in several is called ``"folder/method"``.
       store: the stream that the runs are of.
       methods: names, as they are shown or as they are in the folders. Default: all.
-      counts: anchors of each task, for drift and for norms.
+      anchors: of each task, for drift.
+      norm_anchors: of each task, for norms.
       pictures: that traversals start from, at most.
       listener: called with a method and how many of how many are done.
 
@@ -157,8 +159,8 @@ def analyse(
     _checks.instance("store", store, Store, "a Store")
     if isinstance(folders, str | os.PathLike) or not folders:
         raise TypeError(f"folders must be a list of at least one folder, got {folders!r}.")
-    for count in counts:
-        _checks.integer("counts", count, 1)
+    for name, value in (("anchors", anchors), ("norm_anchors", norm_anchors)):
+        _checks.integer(name, value, 1)
     _checks.integer("pictures", pictures, 0)
     runs, results, saved, warnings = _read(tuple(map(Path, folders)), store, methods)
     first = next(iter(runs.values()))
@@ -166,7 +168,7 @@ def analyse(
     trees, unread = class_trees(tasks)
     warnings += unread
     starts, pool = choose_starts(store, tasks, pictures)
-    plan = _Plan(tasks, trees, starts, pool, float(store.K), counts)
+    plan = _Plan(tasks, trees, starts, pool, float(store.K), (anchors, norm_anchors))
     if not trees and "classification" in (task.kind for task in tasks):
         warnings.append("No classification task has a class tree, so no hierarchy is measured.")
     if pictures and not starts:
