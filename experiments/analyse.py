@@ -24,11 +24,10 @@ from hmcl_jax.continual.run_reader import run_names
 from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
-from hmcl_jax.report.analysis import analyse, compared_with
-from hmcl_jax.report.canvas import pyplot
+from hmcl_jax.report.analyse import analyse, compared_with
 from hmcl_jax.report.progress import AnalysisView
-from hmcl_jax.report.reading import read_results, stream_of
-from hmcl_jax.report.writing import FORMATS, check_report, write_report
+from hmcl_jax.report.results import read_results, stream_of
+from hmcl_jax.report.write import FORMATS, check_report, write_report
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -98,7 +97,6 @@ def check_seed(runs: list[str], seed: int | None) -> None:
 def make_report(arguments: argparse.Namespace, console: Console) -> None:
     """Analyses runs and writes the report; raises what :func:`main` explains."""
     start = time.perf_counter()
-    pyplot()
     methods = split("--methods", arguments.methods)
     store = find_store(arguments.runs, arguments.stream)
     check_report(arguments.out, arguments.replace)
@@ -127,7 +125,7 @@ def make_report(arguments: argparse.Namespace, console: Console) -> None:
             replace=arguments.replace,
             listener=view,
         )
-    for sentence in analysis.lacking:
+    for sentence in analysis.warnings:
         console.print(sentence, markup=False)
     console.print(f"{time.perf_counter() - start:.0f} s; wrote {written}", markup=False)
 

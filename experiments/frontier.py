@@ -29,8 +29,8 @@ from sweeps import (
 )
 
 from hmcl_jax.continual import ConfigError
-from hmcl_jax.report.canvas import pyplot
-from hmcl_jax.report.figures import Curve, draw_frontier
+from hmcl_jax.report.figures.style import pyplot
+from hmcl_jax.report.figures.sweeps import Curve, draw_frontier
 from hmcl_jax.report.results import write_files
 
 RHO = (0.4, 0.6, 0.7, 0.8, 0.9)

@@ -17,8 +17,8 @@ from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.data.store_checks import validate_task
-from hmcl_jax.evaluation.portrait import portray
-from hmcl_jax.report.figures import draw_gap
+from hmcl_jax.evaluation import measure_gaps
+from hmcl_jax.report.figures.sweeps import draw_gap
 
 
 def complaints(store: Store) -> list[str]:
@@ -71,11 +71,11 @@ def main() -> None:
         if wrong:
             print("\nWrong:", *wrong, sep="\n- ")
             sys.exit(1)
-        portraits, gaps = portray(store)
+        sides, gaps = measure_gaps(store)
         rows = [
             [p.task, p.modality, str(p.rows)]
             + [f"{np.quantile(p.radii, share):.3f}" for share in (0, 0.5, 1)]
-            for p in portraits
+            for p in sides
         ]
         head = ["task", "modality", "rows", "least radius", "median", "largest"]
         print(f"\n{table(head, rows)}")
@@ -87,7 +87,7 @@ def main() -> None:
             print(f"\n{task.name}: {notes}" if notes else "", end="")
         print(f"\nfingerprint {store.fingerprint}\nNothing is wrong with it.")
         if arguments.figure:
-            draw_gap(portraits, arguments.figure)
+            draw_gap(sides, arguments.figure)
             print(f"wrote {arguments.figure}")
     except (StoreError, ImportError, OSError) as error:
         sys.exit(f"inspect_store: {error}")

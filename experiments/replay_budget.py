@@ -53,8 +53,8 @@ from sweeps import (
 from hmcl_jax.continual import ConfigError, make_method
 from hmcl_jax.continual.experiment import check_order
 from hmcl_jax.data.store import Task
-from hmcl_jax.report.canvas import pyplot
-from hmcl_jax.report.figures import Budget, draw_budget
+from hmcl_jax.report.figures.style import pyplot
+from hmcl_jax.report.figures.sweeps import Budget, draw_budget
 from hmcl_jax.report.results import write_files
 
 PAIRS = (16, 32, 64, 128, 256, 512, 1024)

@@ -170,10 +170,8 @@ def open_stream(stream: str) -> Store:
 
 def check_before_report(arguments: argparse.Namespace) -> None:
     """Refuses what would stop a report, before anything is trained."""
-    from hmcl_jax.report.canvas import pyplot
-    from hmcl_jax.report.writing import check_report
+    from hmcl_jax.report.write import check_report
 
-    pyplot()
     check_report(Path(arguments.out) / "report", replace=arguments.resume)
 
 

@@ -1,19 +1,21 @@
-"""Measures of drift: computed by hand, by loops, and what moves them and what does not."""
+"""Drift: computed by hand, by loops, in NumPy; what changes it and what does not."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from saved_runs import heads_of
 
 from hmcl_jax import entailment
+from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import (
     Anchors,
-    angular_drift,
     cone_changes,
-    cross_modal_drift,
     drift_measures,
-    paired_distance_drift,
-    radial_drift,
+    fixed_anchors,
+    join_drift,
+    measure_drift,
+    wilcoxon,
 )
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 
@@ -48,7 +50,7 @@ def rounding(dtype):
     return 2e-6 if dtype == jnp.float32 else 1e-14
 
 
-def measures(before, after):
+def measures(before, after, K=K):
     return dict(zip(MEASURES, np.asarray(COMPILED(before, after, K)), strict=True))
 
 
@@ -65,56 +67,18 @@ def test_all_measures_of_an_example_computed_by_hand(dtype):
     far = 4 * np.sqrt(8)
     after = Anchors(jnp.array([[3, 0], [0, 3]], dtype), jnp.array([[far, 0], [3, 0]], dtype))
     close = {"rtol": 10 * jnp.finfo(dtype).eps}
+    found = measures(before, after, K=16)
     # Of texts nothing changes; of samples one time goes from 5 to 12.
-    np.testing.assert_allclose(radial_drift(before, after, K=16), (0 + (7 + 0) / 2) / 2, **close)
+    np.testing.assert_allclose(found["radial"], (0 + (7 + 0) / 2) / 2, **close)
     # Samples had cosine 0 and have 1, in two of four entries.
-    np.testing.assert_allclose(angular_drift(before, after), (0 + 2 / 4) / 2, **close)
+    np.testing.assert_allclose(found["angular"], (0 + 2 / 4) / 2, **close)
     # The second sample now has cosine 1 with the first text and 0 with its own.
-    np.testing.assert_allclose(cross_modal_drift(before, after), 2 / 4, **close)
+    np.testing.assert_allclose(found["cross_modal"], 2 / 4, **close)
     # Distances were 0: now along a ray from arsinh(3/4) to arsinh(sqrt 8), and across a corner.
     along = 4 * (np.arcsinh(np.sqrt(8)) - np.arcsinh(3 / 4))
     across = 4 * np.arccosh(25 / 16)
-    found = paired_distance_drift(before, after, K=16)
-    np.testing.assert_allclose(found, (along + across) / 2, **close)
-    assert found.dtype == dtype
-
-
-def test_changes_in_opposite_directions_do_not_cancel():
-    texts = jnp.zeros((2, 2))
-    before = Anchors(texts, jnp.array([[3.0, 0.0], [0.0, 4.0]]))
-    after = Anchors(texts, jnp.array([[4.0, 0.0], [0.0, 3.0]]))
-    assert radial_drift(before, after) > 0.2
-    assert paired_distance_drift(before, after) > 0.5
-
-
-def test_measures_equal_loops(rng, x64):
-    before, after = anchors(rng, "float64", n=5), anchors(rng, "float64", n=5)
-    n = range(5)
-
-    def time(x):
-        return np.sqrt(K + sum(float(a) ** 2 for a in x))
-
-    def cosine(x, y):
-        return sum(x * y) / np.sqrt(sum(x * x) * sum(y * y))
-
-    def apart(x, y):
-        return np.sqrt(K) * np.arccosh((time(x) * time(y) - sum(x * y)) / K)
-
-    sides = [(np.asarray(x), np.asarray(y)) for x, y in zip(before, after, strict=True)]
-    (g, g2), (s, s2) = sides
-    expected = {
-        "radial": np.mean([abs(time(y[i]) - time(x[i])) for x, y in sides for i in n]),
-        "angular": np.mean(
-            [abs(cosine(y[i], y[j]) - cosine(x[i], x[j])) for x, y in sides for i in n for j in n]
-        ),
-        "cross_modal": np.mean(
-            [abs(cosine(s2[i], g2[j]) - cosine(s[i], g[j])) for i in n for j in n]
-        ),
-        "paired_distance": np.mean([abs(apart(s2[i], g2[i]) - apart(s[i], g[i])) for i in n]),
-    }
-    found = measures(before, after)
-    for name in MEASURES:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, err_msg=name)
+    np.testing.assert_allclose(found["paired_distance"], (along + across) / 2, **close)
+    assert found["radial"].dtype == dtype
 
 
 # What moves them
@@ -152,27 +116,12 @@ def test_a_radial_scaling_is_no_angular_drift(rng, dtype, each):
     assert max(alone["angular"], alone["cross_modal"]) < rounding(dtype)
 
 
-def test_noise_in_one_modality_is_drift_of_every_kind(rng, dtype):
-    before = anchors(rng, dtype)
-    noise = jnp.asarray(rng.normal(size=(20, 6)), dtype)
-    for side in Anchors._fields:
-        after = before._replace(**{side: getattr(before, side) + noise})
-        assert min(measures(before, after).values()) > 0.05
-
-
-def test_small_radial_changes_far_out_are_not_lost():
-    x = np.full((1, 4), 500.0, np.float32)
-    y = x + np.float32(2**-11)
-    times = [np.sqrt(K + np.sum(z.astype(float) ** 2)) for z in (x, y)]
-    found = radial_drift(Anchors(x, x), Anchors(y, y))
-    np.testing.assert_allclose(found, times[1] - times[0], rtol=1e-5)
-
-
 def test_points_at_the_origin_have_cosine_0():
     zero, one = jnp.zeros((2, 3)), jnp.ones((2, 3))
-    np.testing.assert_array_equal(angular_drift(Anchors(zero, one), Anchors(zero, one)), 0)
-    np.testing.assert_allclose(angular_drift(Anchors(zero, one), Anchors(one, one)), 0.5)
-    np.testing.assert_allclose(cross_modal_drift(Anchors(zero, one), Anchors(one, one)), 1)
+    still = measures(Anchors(zero, one), Anchors(zero, one))
+    assert still["angular"] == still["cross_modal"] == 0
+    found = measures(Anchors(zero, one), Anchors(one, one))
+    np.testing.assert_allclose([found["angular"], found["cross_modal"]], [0.5, 1])
 
 
 # Cones
@@ -235,4 +184,144 @@ def test_anchors_that_do_not_match_are_refused():
     with pytest.raises(ValueError, match="with n >= 1"):
         cone_changes(*[Anchors(np.ones((0, 4)), np.ones((0, 4)))] * 2)
     with pytest.raises(TypeError, match=r"after\.specific must hold real numbers"):
-        radial_drift(Anchors(two, two), Anchors(two, two > 0))
+        drift_measures(Anchors(two, two), Anchors(two, two > 0))
+
+
+# Streams
+
+STREAM = synthetic_stream(
+    tasks=4, classes=4, dimension=6, test=30, modalities=3, retrieval_every=3, overlap=0.7
+)
+SEEDS = (3, 5)
+
+
+def course(last=None):
+    """Heads after each of the four tasks; `last` maps the heads of the third to the fourth."""
+    eye = np.repeat(np.eye(6, 7, k=1, dtype=np.float32)[None], len(SEEDS), axis=0)
+    steps = [{"image": eye, "text": eye}] + [{"audio": eye, "image": eye, "text": eye}] * 3
+    return steps if last is None else [*steps[:3], {m: last(m, W) for m, W in steps[2].items()}]
+
+
+@pytest.fixture(scope="module")
+def courses():
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    return {
+        "vanilla": course(lambda m, W: 2 * W),
+        "still": course(),
+        "turned": course(lambda m, W: turn @ W),
+        "audio": course(lambda m, W: turn @ W if m == "audio" else W),
+        "random": [heads_of(STREAM, SEEDS, n, rng) for n in range(1, 5)],
+    }
+
+
+@pytest.fixture(scope="module")
+def drift(courses):
+    options = {"K": STREAM.K, "counts": (12, 40)}  # of 30 samples
+    return join_drift(
+        [measure_drift(m, heads, STREAM.tasks, SEEDS, **options) for m, heads in courses.items()]
+    )
+
+
+def of(drift, method):
+    return drift.values[drift.methods.index(method)]
+
+
+def test_known_heads_give_known_drift(drift):
+    assert drift.values.shape == (5, 2, 3, 4)
+    assert drift.tasks == ("task1", "task2", "task3")
+    assert drift.kinds == ("classification", "classification", "retrieval")
+    assert drift.anchors == (12, 12, 12)
+    assert (of(drift, "still") == 0).all()
+    assert np.abs(of(drift, "turned")).max() < 2e-6
+    doubled = dict(zip(MEASURES, np.moveaxis(of(drift, "vanilla"), -1, 0), strict=True))
+    assert doubled["radial"].min() > 0.1
+    assert max(doubled["angular"].max(), doubled["cross_modal"].max()) < 1e-6
+    # Only the second task has audio.
+    heard = of(drift, "audio")
+    assert (heard[:, [0, 2]] == 0).all()
+    assert (heard[:, 1, [2, 3]] > 0.05).all()
+    assert heard[:, 1, [0, 1]].max() < 2e-6
+    still = drift.cones[1]
+    assert drift.cones.shape == (5, 2, 3, len(CONES))
+    assert (still[..., 2:4] == 0).all()
+    np.testing.assert_array_equal(still[..., [0, 4]], still[..., [1, 5]])
+
+
+def test_every_entry_equals_numpy_in_float64(courses, drift):
+    heads = courses["random"]
+    for seed in range(2):
+        for index, name in enumerate(drift.tasks):
+            task = STREAM[name]
+            anchors = fixed_anchors(task, 12)
+
+            def points(heads, task=task, anchors=anchors, seed=seed):
+                sides = []
+                for m, x in ((task.general, anchors.general), (task.specific, anchors.specific)):
+                    x = np.asarray(x, np.float64)
+                    lifted = np.hstack([np.sqrt(10 + (x**2).sum(1, keepdims=True)), x])
+                    sides.append(lifted @ heads[m][seed].astype(np.float64).T)
+                return sides
+
+            def facts(sides):
+                times = [np.sqrt(10 + (y**2).sum(1)) for y in sides]
+                g, s = (y / np.linalg.norm(y, axis=1, keepdims=True) for y in sides)
+                inner = (sides[0] * sides[1]).sum(1) - times[0] * times[1]
+                return times, (g @ g.T, s @ s.T), s @ g.T, np.sqrt(10) * np.arccosh(-inner / 10)
+
+            old, new = facts(points(heads[index])), facts(points(heads[-1]))
+            expected = [
+                np.abs(np.array(b) - np.array(a)).mean() for a, b in zip(old, new, strict=True)
+            ]
+            np.testing.assert_allclose(of(drift, "random")[seed, index], expected, rtol=1e-4)
+
+
+def test_means_reductions_and_tests(drift):
+    mean = drift.mean()
+    np.testing.assert_allclose(mean[4, 1], drift.values[4, 1].mean(0))
+    np.testing.assert_allclose(drift.reduction("random")[0], 1 - mean[0] / mean[4])
+    assert (drift.reduction("random")[1] == 1).all()
+    assert np.isnan(drift.reduction("still")[1]).all()
+    gap = drift.values.mean(1)[4] - drift.values.mean(1)[3]
+    assert drift.compare("audio", "random") == [wilcoxon(gap[:, i]) for i in range(4)]
+    gap = drift.values[4, 1] - drift.values[3, 1]
+    assert drift.compare("audio", "random", seed=5) == [wilcoxon(gap[:, i]) for i in range(4)]
+    with pytest.raises(ValueError, match=r"method must be one of .*'ewc'"):
+        drift.compare("ewc")
+    with pytest.raises(ValueError, match=r"seed must be one of \[3, 5\], got seed = 4"):
+        drift.compare("still", seed=4)
+
+
+def test_norms_are_pooled_by_modality(drift):
+    assert sorted(drift.norms) == ["audio", "image", "text"]
+    texts, images, sounds = (drift.norms[m] for m in ("text", "image", "audio"))
+    assert texts.before.shape == texts.after.shape == (5, 2, 90)
+    assert images.tasks.tolist() == [0] * 30 + [2] * 30
+    assert sounds.tasks.tolist() == [1] * 30
+    np.testing.assert_allclose(texts.contraction()[:4], [[2, 2], [1, 1], [1, 1], [1, 1]], rtol=1e-6)
+    np.testing.assert_allclose(texts.task_contraction(1)[0], 2, rtol=1e-6)
+    assert np.isnan(sounds.task_contraction(0)).all()
+    own = np.linalg.norm(np.asarray(fixed_anchors(STREAM["task2"], 30).specific, float), axis=1)
+    np.testing.assert_allclose(sounds.before[0, 1], own, rtol=1e-6)
+    np.testing.assert_allclose(sounds.after[0, 1], 2 * own, rtol=1e-6)
+
+
+def test_a_stopped_seed_is_nan_alone(courses, drift):
+    broken = [{m: W.copy() for m, W in heads.items()} for heads in courses["random"]]
+    broken[-1]["text"][0] = np.nan
+    found = measure_drift("random", broken, STREAM.tasks, SEEDS, K=STREAM.K, counts=(12, 40))
+    for name in ("values", "cones"):
+        assert np.isnan(getattr(found, name)[0, 0]).all()
+        np.testing.assert_array_equal(getattr(found, name)[0, 1], getattr(drift, name)[4, 1])
+    assert np.isnan(found.norms["image"].ratios[0, 0]).all()
+
+
+def test_what_cannot_be_measured_or_compared_is_refused(courses, drift):
+    heads, tasks = courses["still"], STREAM.tasks
+    with pytest.raises(ValueError, match=r"one set of seeds .*\[3, 5\].*\[3, 4\] for other"):
+        join_drift([drift, measure_drift("other", heads, tasks, (3, 4), counts=(12, 40))])
+    for few_heads, few_tasks in ((heads[:1], tasks[:1]), (heads[:3], tasks)):
+        with pytest.raises(ValueError, match="at least two tasks and the heads after each"):
+            measure_drift("still", few_heads, few_tasks, SEEDS)
+    with pytest.raises(ValueError, match=r"counts\[0\] must be at least 1"):
+        measure_drift("still", heads, tasks, SEEDS, counts=(0, 5))

@@ -10,7 +10,7 @@ import pytest
 
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.report.figures import Curve, draw_frontier
+from hmcl_jax.report.figures.sweeps import Curve, draw_frontier
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))

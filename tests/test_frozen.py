@@ -7,14 +7,8 @@ import scipy.stats
 import hmcl_jax
 from hmcl_jax import entailment
 from hmcl_jax.data.store import Task
-from hmcl_jax.evaluation import (
-    class_tree_correlation,
-    measure_pairs,
-    measure_table,
-    measure_task,
-    nested_share,
-    tree_correlation,
-)
+from hmcl_jax.evaluation import measure_pairs, measure_table, measure_task
+from hmcl_jax.evaluation.frozen import class_tree_correlation, nested_share, tree_correlation
 
 
 def test_shares_are_those_of_all_pairs_one_by_one():

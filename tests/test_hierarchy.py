@@ -14,7 +14,6 @@ from hmcl_jax.evaluation.hierarchy import (
     hierarchy_scores,
     make_tree,
     radius_by_depth,
-    rank_correlation,
 )
 
 ROWS = [
@@ -64,7 +63,7 @@ def walked(rows, node):
 
 
 @pytest.mark.parametrize("leaves_only", [True, False])
-@pytest.mark.parametrize("nodes", [2, 40, 300])
+@pytest.mark.parametrize("nodes", [2, 40])
 def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
     rows = random_tree(rng, nodes)
     parents = {parent for _, parent in rows}
@@ -73,7 +72,7 @@ def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
     tree = make_tree(rows, classes)
     distances = {name: searched(rows, name) for name in classes}
     ancestors = {name: walked(rows, name) for name in classes}
-    pairs = rng.integers(len(classes), size=(1700, 2))  # six cases, 10,200 pairs
+    pairs = rng.integers(len(classes), size=(1000, 2))
     for p, t in pairs:
         found = hierarchy_scores(tree, [p], [t])
         plain = hierarchy_scores(tree, [p], [t], correct_lca=0)
@@ -113,22 +112,6 @@ def test_a_tree_computed_by_hand(tree):
     json.dumps({name: float(value) for name, value in found.items()}, allow_nan=False)
 
 
-def test_the_published_closed_forms_for_leaves(rng):
-    """TIE = #Ap + #At - 2#I + 2 and LCA = #Ap - #I + 1; TIE = LCA(p, t) + LCA(t, p) if wrong."""
-    rows = random_tree(rng, 200)
-    classes = sorted({name for row in rows for name in row} - {parent for _, parent in rows})
-    tree = make_tree(rows, classes)
-    for p, t in rng.integers(len(classes), size=(200, 2)):
-        if p == t:
-            continue
-        up, other = (set(walked(rows, classes[c])) for c in (p, t))
-        there, back = hierarchy_scores(tree, [p], [t]), hierarchy_scores(tree, [t], [p])
-        assert there["tie"] == len(up) + len(other) - 2 * len(up & other) + 2
-        assert there["lca"] == len(up) - len(up & other) + 1
-        assert there["tie"] == there["lca"] + back["lca"]
-        assert there["precision"] == back["recall"]
-
-
 def test_seeds_are_scored_one_by_one(tree, rng):
     predicted, actual = rng.integers(4, size=(3, 50)), rng.integers(4, size=50)
     found = hierarchy_scores(tree, predicted, actual)
@@ -140,18 +123,6 @@ def test_seeds_are_scored_one_by_one(tree, rng):
             assert alone[name].dtype == np.float64
     own = hierarchy_scores(tree, predicted, np.broadcast_to(actual, (3, 50)))
     np.testing.assert_array_equal(own["tie"], found["tie"])
-
-
-def test_random_guesses_land_on_the_chance_scores(rng):
-    rows = random_tree(rng, 400)
-    classes = sorted({name for row in rows for name in row} - {parent for _, parent in rows})
-    tree = make_tree(rows, classes)
-    guesses = rng.integers(len(classes), size=(20, 20_000))
-    actual = rng.integers(len(classes), size=20_000)
-    found, expected = hierarchy_scores(tree, guesses, actual), chance_scores(tree)
-    for name in MEASURES:
-        error = found[name].std(ddof=1) / np.sqrt(20)
-        assert abs(found[name].mean() - expected[name]) < 5 * error + 0.01 * expected[name]
 
 
 def test_classes_may_lie_above_each_other():
@@ -205,17 +176,6 @@ def test_what_is_no_tree_is_refused_by_name(rows, classes, message):
         make_tree(rows, classes)
 
 
-def test_a_root_inside_the_tree_and_wrong_kinds_are_refused():
-    with pytest.raises(ValueError, match="root = 'cat' has a node above it in rows: 'feline'"):
-        make_tree(ROWS, CLASSES, root="cat")
-    for rows in (["ab"], [("a", "b", "c")], [("a", 1)]):
-        with pytest.raises(TypeError, match="rows must be"):
-            make_tree(rows, ["a"])
-    for classes in ("cat", []):
-        with pytest.raises(TypeError, match="classes must be a list"):
-            make_tree(ROWS, classes)
-
-
 @pytest.mark.parametrize(
     ("predicted", "actual", "message"),
     [
@@ -229,42 +189,6 @@ def test_a_root_inside_the_tree_and_wrong_kinds_are_refused():
 def test_wrong_labels_are_refused(tree, predicted, actual, message):
     with pytest.raises(ValueError, match=message):
         hierarchy_scores(tree, predicted, actual)
-
-
-def test_wrong_options_are_refused(tree):
-    with pytest.raises(TypeError, match="predicted must hold whole numbers, got dtype float64"):
-        hierarchy_scores(tree, [0.0], [0])
-    for wrong in (2, True, "1"):
-        with pytest.raises(ValueError, match="correct_lca must be 1 or 0, got correct_lca = "):
-            hierarchy_scores(tree, [0], [0], wrong)
-    for function in (lambda x: hierarchy_scores(x, [0], [0]), chance_scores):
-        with pytest.raises(TypeError, match="tree must be a Tree of make_tree, got list"):
-            function(ROWS)
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_rank_correlation_equals_scipys(rng, ties):
-    x, y = rng.normal(size=(2, 6, 80))
-    if ties:
-        x, y = np.round(x), np.round(2 * y)
-    found = rank_correlation(x, y)
-    for row in range(6):
-        np.testing.assert_allclose(found[row], scipy.stats.spearmanr(x[row], y[row]).statistic)
-    np.testing.assert_allclose(rank_correlation(x, y[0])[3], rank_correlation(x[3], y[0]))
-
-
-def test_rank_correlation_of_what_has_no_order():
-    assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
-    assert np.isnan(rank_correlation([1.0], [1.0]))
-    assert rank_correlation([1.0, 2.0], [3.0, 4.0]) == 1
-    assert rank_correlation([1.0, 2.0], [4.0, 3.0]) == -1
-    with pytest.raises(ValueError, match="y must be finite"):
-        rank_correlation([1.0, 2.0], [1.0, np.nan])
-    with pytest.raises(ValueError, match=r"one length, got shapes \(2,\) and \(3,\)"):
-        rank_correlation([1, 2], [1, 2, 3])
-    for wrong in (["a", "b"], 3.0, []):
-        with pytest.raises(ValueError, match=r"x must be numbers of shape \(\.\.\., n\)"):
-            rank_correlation(wrong, [1, 2])
 
 
 def test_radius_by_depth_equals_loops(tree, rng):
@@ -293,19 +217,6 @@ def test_radius_of_some_nodes_in_any_order(tree):
         radius_by_depth(tree, [1.0, np.nan], ["dog", "cat"])
 
 
-def test_every_class_tree_of_the_embedded_stream():
-    """Its trees are forests that leave out some classes: one root above all serves every task."""
-    store = hmcl_jax.load_pocket()
-    tasks = [task for task in store if task.tree and task.classes]
-    assert len(tasks) >= 4
-    for task in tasks:
-        tree = make_tree(task.tree, task.classes, root="[ROOT]")
-        radii = np.linalg.norm(np.float32(task.arrays["tree_features"]), axis=1)
-        by_depth = radius_by_depth(tree, radii, task.tree_names)
-        assert by_depth.counts.sum() == len(task.tree_names)
-        assert -1 <= by_depth.correlation <= 1
-
-
 def test_predictions_of_the_embedded_stream_are_better_than_chance():
     store = hmcl_jax.load_pocket()
     task = store["cifar10"]
@@ -317,3 +228,31 @@ def test_predictions_of_the_embedded_stream_are_better_than_chance():
     chance = chance_scores(tree)
     assert found["tie"] < chance["tie"]
     assert found["jaccard"] > chance["jaccard"]
+
+
+def test_chance_is_the_mean_over_all_pairs_of_classes(tree):
+    pairs = [hierarchy_scores(tree, [p], [t]) for p in range(4) for t in range(4)]
+    for name, value in chance_scores(tree).items():
+        assert value == pytest.approx(np.mean([scores[name] for scores in pairs]))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: make_tree(ROWS, CLASSES, root="cat"), ValueError, "root = 'cat'.*'feline'"),
+        (lambda: make_tree([("a", 1)], ["a"]), TypeError, "rows must be"),
+        (lambda: make_tree(ROWS, "cat"), TypeError, "classes must be a list"),
+        (lambda: chance_scores(ROWS), TypeError, "tree must be a Tree"),
+        (
+            lambda: hierarchy_scores(make_tree(ROWS, CLASSES), [0.0], [0]),
+            *(TypeError, "predicted must hold whole numbers"),
+        ),
+        (
+            lambda: hierarchy_scores(make_tree(ROWS, CLASSES), [0], [0], 2),
+            *(ValueError, "correct_lca = 2"),
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
-from hmcl_jax.report import widgets
-from hmcl_jax.report.analysis import analyse
-from hmcl_jax.report.gallery import draw_all
-from hmcl_jax.report.page import Page
-from hmcl_jax.report.story import report_page
+from hmcl_jax.report.analyse import analyse
+from hmcl_jax.report.figures.draw import draw_all
+from hmcl_jax.report.page import document, report_page, table
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -53,11 +51,11 @@ def page(tmp_path_factory):
     rng = np.random.default_rng(0)
     store, folder = hostile_store(rng), tmp_path_factory.mktemp("page")
     found = analyse([make_runs(folder / "runs", store, METHODS, rng)], store, pictures=4)
-    walks = tuple(dataclasses.replace(walk, thumbnail=jpeg()) for walk in found.walks)
-    found = dataclasses.replace(found, walks=walks, lacking=HOSTILE)
+    starts = tuple(dataclasses.replace(start, thumbnail=jpeg()) for start in found.starts)
+    found = dataclasses.replace(found, starts=starts, warnings=HOSTILE)
     drawings = draw_all(found, folder / "figures", [])
     path = folder / 'a "report" #1 ?.html'
-    path.write_text(report_page(found, drawings).html(), "utf8")
+    path.write_text(report_page(found, drawings), "utf8")
     assert path.stat().st_size < 5_000_000
     return path
 
@@ -134,8 +132,12 @@ def test_hostile_names_are_shown_as_text(browser):
     )
     assert found == 0
     images = browser.execute_script("return [...document.images].map(i => [i.src, i.naturalWidth])")
-    assert images
-    assert all(src.startswith("data:image/jpeg") and width == 32 for src, width in images)
+    photos = [width for src, width in images if src.startswith("data:image/jpeg")]
+    drawings = [width for src, width in images if src.startswith("data:image/svg+xml")]
+    assert set(photos) == {32}
+    assert len(drawings) >= 7
+    assert all(width > 400 for width in drawings)
+    assert len(photos) + len(drawings) == len(images)
 
 
 COLUMN = """
@@ -147,9 +149,9 @@ return [...table.tBodies[0].rows].map(r => r.children[arguments[1]].dataset.valu
 
 
 def header(browser, caption, column):
-    for table in browser.find_elements(By.CSS_SELECTOR, "table.sortable"):
-        if table.find_element(By.TAG_NAME, "caption").text.startswith(caption):
-            return table.find_elements(By.CSS_SELECTOR, "thead th")[column]
+    for sortable in browser.find_elements(By.CSS_SELECTOR, "table.sortable"):
+        if sortable.find_element(By.TAG_NAME, "caption").text.startswith(caption):
+            return sortable.find_elements(By.CSS_SELECTOR, "thead th")[column]
     raise AssertionError(caption)
 
 
@@ -245,6 +247,32 @@ def test_light_and_dark(browser):
     toggle.click()
 
 
+def lightest_and_darkest(browser, drawing):
+    """Of a drawing as it is on the screen."""
+    from PIL import Image
+
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
+    settle(browser)
+    grey = Image.open(io.BytesIO(drawing.screenshot_as_png)).convert("L")
+    return grey.getextrema()
+
+
+def test_drawings_have_the_ink_of_the_page(browser):
+    drawing = browser.find_element(By.CSS_SELECTOR, "img.inked")
+    toggle = browser.find_element(By.ID, "theme")
+    for scheme in ("light", "dark"):
+        resize(browser, 1400, scheme=scheme)
+        for _ in range(2):  # as the system has it, and the other way round
+            paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            is_light = int(paper.removeprefix("rgb(").split(",")[0]) > 128
+            darkest, lightest = lightest_and_darkest(browser, drawing)
+            assert (darkest < 80) if is_light else (lightest > 180)
+            assert lightest - darkest > 150
+            toggle.click()
+    browser.execute_script("delete document.documentElement.dataset.theme")
+    resize(browser, 1400)
+
+
 LAYOUT = """
 const wrong = [];
 const width = document.documentElement.clientWidth;
@@ -330,14 +358,6 @@ def test_headings_are_in_order_and_links_lead_somewhere(browser):
     assert lost == 0
 
 
-def test_focus_is_visible(browser):
-    resize(browser, 1400)
-    button = header(browser, "Scores at the end", 1).find_element(By.TAG_NAME, "button")
-    button.send_keys(Keys.TAB)
-    style = "const s = getComputedStyle(document.activeElement); return s.outline"
-    assert browser.execute_script(style).endswith("solid 2px")
-
-
 def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = false")
     hidden = (
@@ -365,10 +385,8 @@ def test_on_paper_a_table_of_many_methods_is_as_wide_as_the_sheet(browser, tmp_p
         ["Task", "Kind", *names],
         *([f"task {i}", "retrieval", *["45.1 (-8.4)"] * 16] for i in range(3)),
     ]
-    page = Page("t", "l")
-    page.add("Wide", widgets.table(rows, "Wide", "note"))
     path = tmp_path / "wide.html"
-    path.write_text(page.html(), "utf8")
+    path.write_text(document("t", "l", [("Wide", [table(rows, "Wide", "note")])]), "utf8")
     here = browser.current_url
     browser.get(path.as_uri())
     resize(browser, 1000, media="print")  # less than what Chromium shrinks to a sheet
@@ -382,10 +400,8 @@ def test_on_paper_a_long_table_has_its_header_on_every_page(browser, tmp_path):
     if (reader := shutil.which("pdftotext")) is None:
         pytest.skip("no pdftotext on this machine")
     rows = [["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))]
-    page = Page("t", "l")
-    page.add("Long", widgets.table(rows, "Long", "note"))
     path = tmp_path / "long.html"
-    path.write_text(page.html(), "utf8")
+    path.write_text(document("t", "l", [("Long", [table(rows, "Long", "note")])]), "utf8")
     here = browser.current_url
     browser.get(path.as_uri())
     resize(browser, 1000, media="")  # paper's own

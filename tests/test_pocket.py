@@ -12,7 +12,7 @@ import scipy.stats
 
 import hmcl_jax
 from hmcl_jax.continual.scoring import Evaluator
-from hmcl_jax.evaluation import class_tree_correlation, measure_task
+from hmcl_jax.evaluation.frozen import class_tree_correlation, measure_task
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))

@@ -11,7 +11,7 @@ import pytest
 from hmcl_jax.continual.experiment import read_experiment
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.report.figures import Budget, draw_budget
+from hmcl_jax.report.figures.sweeps import Budget, draw_budget
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))

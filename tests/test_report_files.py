@@ -13,8 +13,9 @@ from report_runs import make_runs, small_store, with_tree_points
 
 from hmcl_jax.continual import RunError
 from hmcl_jax.data.store import read_store, write_store
-from hmcl_jax.report.analysis import analyse
-from hmcl_jax.report.writing import check_report, write_report
+from hmcl_jax.report.analyse import analyse
+from hmcl_jax.report.page import macros
+from hmcl_jax.report.write import check_report, write_report
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("vanilla", "hmcl_ca")
@@ -53,7 +54,7 @@ def test_a_report_is_whole(made, tmp_path):
     assert {f"figures/{f}.{e}" for f in FIGURES for e in ("png", "pdf", "svg")} <= names
     assert {"tables/methods.md", "tables/drift.tex", "analysis.json"} <= names
     text = page.read_text("utf8")
-    assert text.count("<svg") == len(FIGURES) - 1  # stages are maps
+    assert text.count("data:image/svg+xml") == len(FIGURES) - 1  # stages are maps
     assert page.stat().st_size < 5_000_000
     numbers = json.loads((page.parent / "analysis.json").read_text())
     np.testing.assert_array_equal(numbers["drift"]["values"], found.drift.values)
@@ -61,9 +62,9 @@ def test_a_report_is_whole(made, tmp_path):
     assert numbers["drift"]["wilcoxon"]["hmcl_ca"][0]["pairs"] == 3
     assert numbers["scores"]["vanilla"][0][0][1] is None
     assert numbers["hierarchy"]["task1"]["scores"]["tie"][1][0][1] == pytest.approx(
-        found.hierarchy[0].scores["tie"][1, 0, 1]
+        found.hierarchies[0].scores["tie"][1, 0, 1]
     )
-    radius = found.hierarchy[0].radius
+    radius = found.hierarchies[0].radius
     np.testing.assert_allclose(numbers["hierarchy"]["task1"]["radius"]["means"], radius.means)
     assert numbers["traversals"][0]["paths"]["vanilla"]["all texts"][0][-1] == "[ROOT]"
 
@@ -78,7 +79,7 @@ def undrawn(monkeypatch):
         folder.mkdir()
         return {}
 
-    monkeypatch.setattr("hmcl_jax.report.writing.draw_all", no_figures)
+    monkeypatch.setattr("hmcl_jax.report.write.draw_all", no_figures)
     return folders
 
 
@@ -115,7 +116,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(made, tmp_path, monk
     def fails(*arguments, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hmcl_jax.report.writing.tempfile.TemporaryFile", fails)
+    monkeypatch.setattr("hmcl_jax.report.write.tempfile.TemporaryFile", fails)
     with pytest.raises(RunError, match=r"Permission denied; choose another --out"):
         write_report(tmp_path / "new" / "report", found)
     assert undrawn == []
@@ -134,22 +135,6 @@ def test_wrong_folders_are_named_before_the_stream_is_asked_for(made, tmp_path, 
         analyse_command(runs, "--out", tmp_path / "new")
 
 
-def test_damaged_numbers_do_not_hide_which_stream_it_is(
-    made, tmp_path, analyse_command, undrawn, capsys
-):
-    folder, _, _ = made
-    runs = shutil.copytree(folder / "runs", tmp_path / "runs")
-    saved = json.loads((runs / "results.json").read_text())
-    saved["about"]["experiment"]["stream"] = str(folder / "store")
-    saved["methods"]["vanilla"]["scores"][0][3][0] = None
-    (runs / "results.json").write_text(json.dumps(saved))
-    analyse_command(runs)
-    said = capsys.readouterr().out
-    assert "Scores of vanilla are not shown" in said
-    assert "Scores of hmcl_ca" not in said
-    assert "--stream" not in said
-
-
 def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, undrawn):
     _, _, found = made
     out = tmp_path / "report"
@@ -159,45 +144,11 @@ def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, und
     def fails(*arguments):
         raise OSError("disk full")
 
-    monkeypatch.setattr("hmcl_jax.report.writing.report_page", fails)
+    monkeypatch.setattr("hmcl_jax.report.write.report_page", fails)
     with pytest.raises(OSError, match="disk full"):
         write_report(out, found, formats=["svg"], replace=True)
     assert (out / "report.html").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_a_report_that_cannot_be_put_in_place_leaves_the_old_one(
-    made, tmp_path, monkeypatch, undrawn
-):
-    _, _, found = made
-    out = tmp_path / "report"
-    write_report(out, found)
-    (out / "old").touch()
-    real = Path.replace
-
-    def fails(self, target):
-        if ".partial-" in self.name:
-            raise OSError("cannot be moved")
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OSError, match="cannot be moved"):
-        write_report(out, found, replace=True)
-    assert (out / "old").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_what_a_killed_process_left_is_no_obstacle(made, tmp_path, undrawn):
-    """Process numbers recur, above all in containers."""
-    _, _, found = made
-    for kind in ("partial", "old"):
-        left = tmp_path / f".report.{kind}-{os.getpid()}"
-        left.mkdir()
-        (left / "left").touch()
-    for replace in (False, True):
-        write_report(tmp_path / "report", found, formats=("svg",), replace=replace)
-    assert [path.name for path in tmp_path.iterdir()] == ["report"]
-    assert not (tmp_path / "report" / "left").exists()
 
 
 @pytest.fixture
@@ -258,30 +209,14 @@ def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undraw
     assert not new.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["a", "b"], "--out is needed for several RUNs"),
-        (["a", "--formats", "gif"], "--formats must be some of png, pdf, svg, got 'gif'"),
-        (["a", "--anchors", "0"], "--anchors must be at least 1, got 0"),
-    ],
-)
-def test_wrong_options_are_refused(arguments, said, analyse_command, capsys):
-    with pytest.raises(SystemExit):
-        analyse_command(*arguments)
-    assert said in capsys.readouterr().err
-
-
-def test_without_matplotlib_nothing_is_begun(made, tmp_path):
-    folder, _, _ = made
-    (tmp_path / "matplotlib.py").write_text("raise ImportError('none')")
-    code = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(EXPERIMENTS)!r}]; import analyse;"
-        f"sys.argv = ['analyse.py', {str(folder / 'runs')!r}]; analyse.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "pip install 'hmcl_jax[report]'" in done.stderr
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_a_package_of_the_extra_nothing_is_begun(tmp_path, monkeypatch, package):
+    macros.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"{package}.*pip install 'hmcl_jax\[report\]'"):
+        check_report(tmp_path / "report")
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from paper_stores import hmcl16_store, modalities_store
 from reproducing import BROKEN, FEW, MINE, SMALL, call, reproduce, result
 
 from hmcl_jax.continual import ConfigError, RunError
-from hmcl_jax.continual.guard import BadNumbers, Stopped
+from hmcl_jax.continual.health import BadNumbers, Stopped
 from hmcl_jax.continual.methods import METHODS
 from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.data.store import read_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import Drift
-from hmcl_jax.evaluation.stream_drift import Norms
+from hmcl_jax.evaluation.drift import Norms
 
 # After reproducing, which makes experiments importable.
 from paper import sections, views  # isort: skip
@@ -416,8 +416,7 @@ def test_drift_is_of_the_seeds_that_came_to_the_end(tmp_path, monkeypatch, name)
     item = read_item(name, "pocket")
     results = {job.folder: result([40, 20], [50, 30], "cc") for job in item.needed}
     stop(results, item.jobs["canonical"]["vanilla"].folder)
-    monkeypatch.setattr(views, "saved", lambda jobs, store, out: jobs)
-    monkeypatch.setattr(views, "measure_drift", lambda runs, store, **options: drift_of(runs))
+    monkeypatch.setattr(views, "measured_drift", lambda jobs, *rest: drift_of(jobs))
     section = make_section(item, results, {}, Setting({"pocket": None}, tmp_path, same=False))
     assert "vanilla: seed 42 stopped" in section["notes"][0]
     for table, _ in section["tables"]:

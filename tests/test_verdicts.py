@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hmcl_jax.evaluation.stream_drift import Drift, Norms
+from hmcl_jax.evaluation.drift import Drift, Norms
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -63,8 +63,7 @@ def drifted(monkeypatch, name):
     )
     if name == "norms":
         found = dataclasses.replace(found, methods=found.methods[:2])
-    monkeypatch.setattr(views, "saved", lambda *a: {})
-    monkeypatch.setattr(views, "measure_drift", lambda *a, **k: found)
+    monkeypatch.setattr(views, "measured_drift", lambda *a: found)
     rows = dict.fromkeys(found.methods, SimpleNamespace(seeds=found.seeds))
     return make_tables(Found(read_item(name, "pocket"), None, {"canonical": rows}, Path()))
 

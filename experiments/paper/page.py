@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmcl_jax.report.page import Page
-from hmcl_jax.report.widgets import Scale, cards, details, heat_map, paragraph, table
+from hmcl_jax.report.page import Scale, document, heat_map, macros, table
 from paper.claims import by_claim
 from paper.compare import ELSEWHERE, Cell, grid, verdict_rows
 
@@ -53,34 +52,36 @@ def html(sections: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str
       sections: of experiments/reproduce.py.
       about: what the page is of, and the paper's inconsistencies.
     """
-    page = Page("Reproduction of the paper's tables", about["lead"])
+    parts: list[tuple[str, list[Any]]] = []
     verdicts = [v for section in sections for v in section.get("verdicts", ())]
     rows = [[plain(cell) for cell in row] for row in verdict_rows(verdicts)]
     claims = table(rows, "Claims", READING) if verdicts else None
-    page.add("Claims", cards(facts(sections)), claims)
+    parts.append(("Claims", [macros().cards(facts(sections)), claims]))
     for section in sections:
         title = f"{section['title']}: {section['stream']}"
         if "missing" in section:
-            page.add(title, paragraph(f"Not made: {section['missing']}"))
+            parts.append((title, [macros().paragraph(f"Not made: {section['missing']}")]))
             continue
-        page.add(title, *_content(section))
+        parts.append((title, _content(section)))
     elsewhere = [["What", "Where"], *map(list, ELSEWHERE)]
-    page.add("What else the paper shows", table(elsewhere, "Not among the tables above"))
+    parts.append(("What else the paper shows", [table(elsewhere, "Not among the tables above")]))
     found = [["Where", "The paper says", "But"]]
     found += [[e["where"], e["says"], e["but"]] for e in about["inconsistencies"]]
-    page.add("What does not fit together in the paper itself", table(found, "Inconsistencies"))
+    title = "What does not fit together in the paper itself"
+    parts.append((title, [table(found, "Inconsistencies")]))
     made = [["What", "Value"], *about.get("asked", ())]
     made += [[f"version of {name}", str(value)] for name, value in about["versions"].items()]
     made += [[f"fingerprint of {name}", value] for name, value in about["stores"].items()]
-    page.add("How this was made", details("Versions and stores", table(made, "Provenance")))
-    return page.html()
+    details = macros().details("Versions and stores", table(made, "Provenance"))
+    parts.append(("How this was made", [details]))
+    return document("Reproduction of the paper's tables", about["lead"], parts)
 
 
 def _content(section: Mapping[str, Any]) -> list[object]:
-    parts: list[object] = [paragraph(note) for note in section.get("notes", ())]
+    parts: list[object] = [macros().paragraph(note) for note in section.get("notes", ())]
     for made, cells in section["tables"]:
         if any(cell.paper for cell in cells):
-            parts.append(paragraph(plain(section["how"])))
+            parts.append(macros().paragraph(plain(section["how"])))
         for block in made.blocks:
             rows = [[_bracketed(cell) for cell in row] for row in grid(cells, block)]
             label = f" ({made.label})" if made.label else ""
@@ -93,7 +94,7 @@ def _content(section: Mapping[str, Any]) -> list[object]:
         names = section["tasks"]
         for method, values in maps.items():
             caption = f"{method}: change of each task (row) after each stage, percent of its score"
-            parts.append(heat_map(values, names, names, caption, scale))
+            parts.append(heat_map(values, (names, names), caption, scale))
     return parts
 
 

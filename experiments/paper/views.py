@@ -9,9 +9,16 @@ import numpy as np
 
 from hmcl_jax.continual import ConfigError, StreamResult
 from hmcl_jax.data.store import Store
-from hmcl_jax.evaluation import Drift, bonferroni, hierarchy_scores, measure_drift, predict
+from hmcl_jax.evaluation import (
+    Drift,
+    Norms,
+    bonferroni,
+    hierarchy_scores,
+    join_drift,
+    measure_drift,
+    predict,
+)
 from hmcl_jax.evaluation.drift import MEASURES
-from hmcl_jax.evaluation.stream_drift import Norms
 from hmcl_jax.head import apply_head
 from hmcl_jax.report import columns
 from paper.measured import fit_times, kept, protected_ranks
@@ -233,6 +240,17 @@ def show_pullback(found: Found) -> list[Table]:
     return [table, retained, sweep]
 
 
+def measured_drift(jobs: Mapping[str, Any], store: Store, out: Path, counts: tuple) -> Drift:
+    """Drift of some jobs from their checkpoints, by the names that a table gives them."""
+    parts = []
+    for label, run in saved(jobs, store, out).items():
+        tasks = [store[name] for name in run.order]
+        heads = [run.heads(number) for number in range(1, len(tasks) + 1)]
+        options = {"kappa": float(run.config.get("kappa", 0.1)), "counts": counts}
+        parts.append(measure_drift(label, heads, tasks, run.seeds, K=float(store.K), **options))
+    return join_drift(parts)
+
+
 def of_seeds(drift: Drift, seeds: Sequence[int]) -> Drift:
     """Drift of some of its seeds; that of seeds that were stopped is NaN."""
     places = [drift.seeds.index(seed) for seed in seeds]
@@ -251,9 +269,8 @@ def _finite(columns: Iterable[tuple[str, np.ndarray]]) -> dict[str, Number]:
 
 def show_drift(found: Found) -> list[Table]:
     """Tests over old tasks for one seed, and the reduction of mean drift over all seeds."""
-    jobs = next(iter(found.item.jobs.values()))
-    anchors = found.item.about["anchors"]
-    drift = measure_drift(saved(jobs, found.store, found.out), found.store, anchors=anchors)
+    jobs, anchors = next(iter(found.item.jobs.values())), found.item.about["anchors"]
+    drift = measured_drift(jobs, found.store, found.out, (anchors, 1))
     drift = of_seeds(drift, next(iter(found.rows.values())).seeds)
     others = [method for method in drift.methods if method != "vanilla"]
     seed = drift.seeds[found.place]
@@ -284,9 +301,8 @@ def show_drift(found: Found) -> list[Table]:
 
 def show_norms(found: Found) -> list[Table]:
     """Median ratio of norms by modality, and the number of old tasks whose median is low."""
-    jobs = next(iter(found.item.jobs.values()))
-    count = found.item.about["norm_anchors"]
-    drift = measure_drift(saved(jobs, found.store, found.out), found.store, norm_anchors=count)
+    jobs, count = next(iter(found.item.jobs.values())), found.item.about["norm_anchors"]
+    drift = measured_drift(jobs, found.store, found.out, (1, count))
     drift = of_seeds(drift, next(iter(found.rows.values())).seeds)
     rows = {
         method: _finite((name, norms.contraction()[place]) for name, norms in drift.norms.items())

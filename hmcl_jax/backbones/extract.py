@@ -34,7 +34,6 @@ from hmcl_jax.evaluation import symmetric_recall, top1
 PLAN, LOCK = "plan.json", "lock"
 MADE_BY = ("hmcl_jax", "jax", "jaxlib", "pillow", "tokenizers")  # they change features' last bits
 MOST = 2**16  # of any of the options
-BLOCK = 4096  # rows that are scored at once
 Source = Collection | FeatureCollection
 
 
@@ -316,7 +315,7 @@ class _Extraction:
         general, specific = (np.asarray(task.arrays[side], np.float32) for side in sides)
         known = task.arrays["test_labels" if classes else "test_pairs"]
         score = top1 if classes else symmetric_recall
-        zero_shot = float(score(general, specific, known, K=self.encoder.K, block=BLOCK))
+        zero_shot = float(score(general, specific, known, K=self.encoder.K))
         return dataclasses.replace(task, scores={"zero_shot": zero_shot})
 
     def _from_pictures(self, source: Collection) -> Task:

@@ -1,24 +1,15 @@
-"""Scores of tasks, streams and hierarchies, drift of the geometry, walks to the origin."""
+"""Scores of tasks, streams and class trees, drift of the geometry, traversals to the origin."""
 
 from hmcl_jax.evaluation.anchors import Anchors, fixed_anchors
 from hmcl_jax.evaluation.drift import (
-    angular_drift,
+    Drift,
+    Norms,
     cone_changes,
-    cross_modal_drift,
     drift_measures,
-    paired_distance_drift,
-    radial_drift,
+    join_drift,
+    measure_drift,
 )
-from hmcl_jax.evaluation.frozen import (
-    PairMeasures,
-    TaskMeasures,
-    class_tree_correlation,
-    measure_pairs,
-    measure_table,
-    measure_task,
-    nested_share,
-    tree_correlation,
-)
+from hmcl_jax.evaluation.frozen import measure_pairs, measure_table, measure_task
 from hmcl_jax.evaluation.hierarchy import (
     RadiusByDepth,
     Tree,
@@ -26,7 +17,6 @@ from hmcl_jax.evaluation.hierarchy import (
     hierarchy_scores,
     make_tree,
     radius_by_depth,
-    rank_correlation,
 )
 from hmcl_jax.evaluation.matrix import (
     CONVENTIONS,
@@ -40,16 +30,10 @@ from hmcl_jax.evaluation.matrix import (
     relative_change,
     summary,
 )
-from hmcl_jax.evaluation.radial import (
-    RadialTree,
-    TreePoints,
-    measure_trees,
-    proper_rotation,
-    radial_tree,
-)
+from hmcl_jax.evaluation.modality_gap import measure_gaps
+from hmcl_jax.evaluation.radial_tree import RadialTree, TreePoints, proper_rotation, radial_tree
 from hmcl_jax.evaluation.scores import predict, recall, symmetric_recall, top1
-from hmcl_jax.evaluation.signed_rank import Wilcoxon, bonferroni, wilcoxon
-from hmcl_jax.evaluation.stream_drift import Drift, Norms, measure_drift
+from hmcl_jax.evaluation.statistics import Wilcoxon, bonferroni, rank_correlation, wilcoxon
 from hmcl_jax.evaluation.traversal import (
     Pool,
     Traversal,
@@ -65,43 +49,36 @@ __all__ = [
     "Anchors",
     "Drift",
     "Norms",
-    "PairMeasures",
     "Pool",
     "RadialTree",
     "RadiusByDepth",
     "Spread",
     "Summary",
-    "TaskMeasures",
     "Traversal",
     "Tree",
     "TreePoints",
     "Wilcoxon",
-    "angular_drift",
     "backward_transfer",
     "bonferroni",
     "chance_scores",
-    "class_tree_correlation",
     "compare_heads",
     "cone_changes",
-    "cross_modal_drift",
     "drift_measures",
     "fixed_anchors",
     "forgetting",
     "hierarchy_scores",
     "immediate",
     "is_complete",
+    "join_drift",
     "make_tree",
     "measure_drift",
+    "measure_gaps",
     "measure_pairs",
     "measure_table",
     "measure_task",
-    "measure_trees",
-    "nested_share",
     "overall",
-    "paired_distance_drift",
     "predict",
     "proper_rotation",
-    "radial_drift",
     "radial_tree",
     "radius_by_depth",
     "rank_correlation",
@@ -114,6 +91,5 @@ __all__ = [
     "top1",
     "traversal_table",
     "traverse",
-    "tree_correlation",
     "wilcoxon",
 ]

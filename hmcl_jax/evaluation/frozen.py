@@ -1,4 +1,4 @@
-r"""Measures of the frozen features of a store: radii, entailment cones and the order of trees.
+"""Measures of the frozen features of a store: radii, entailment cones and the order of trees.
 
 They need no trained head and no run: they describe the space that a stream starts from. A share of
 texts that entail their picture says little alone, because cones near the origin are half-spaces;
@@ -7,15 +7,17 @@ cannot reach 1 where nodes share a depth; it is given beside its cap.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hmcl_jax import entailment
 from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation.hierarchy import make_tree, radius_by_depth, rank_correlation
+from hmcl_jax.evaluation.anchors import matched_pairs
+from hmcl_jax.evaluation.hierarchy import make_tree, radius_by_depth
+from hmcl_jax.evaluation.statistics import rank_correlation
 
 _angles = jax.jit(entailment.pairwise_exterior_angle, static_argnames="K")
 
@@ -60,8 +62,8 @@ def measure_pairs(
 
     Example:
       >>> from hmcl_jax.evaluation import measure_pairs
-      >>> found = measure_pairs([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0]], [[0, 0]], K=10.0)
-      >>> print(found.entailed, found.further, found.specific_radius)
+      >>> pairs = measure_pairs([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0]], [[0, 0]], K=10.0)
+      >>> print(pairs.entailed, pairs.further, pairs.specific_radius)
       1.0 1.0 2.0
     """
     general, specific = (np.asarray(x, np.float32) for x in (general, specific))
@@ -119,9 +121,9 @@ def nested_share(task: Task, K: float) -> float:
     Returns:
       The share.
     """
-    place = {name: i for i, name in enumerate(task.tree_names)}
+    index = {name: i for i, name in enumerate(task.tree_names)}
     points = np.asarray(task.arrays["tree_features"], np.float32)
-    child, parent = (points[[place[row[k]] for row in task.tree]] for k in (0, 1))
+    child, parent = (points[[index[row[k]] for row in task.tree]] for k in (0, 1))
     return float(np.asarray(entailment.entails(parent, child, K)).mean())
 
 
@@ -152,17 +154,11 @@ def measure_task(task: Task, K: float) -> TaskMeasures:
     Returns:
       The measures.
     """
-    if task.kind == "classification":
-        general, specific = task.arrays["prototypes"], task.arrays["test_features"]
-        labels: NDArray[np.int64] = np.asarray(task.arrays["test_labels"], np.int64)
-        pairs = np.stack([np.arange(len(labels)), labels], axis=1)
-    else:
-        general, specific = task.arrays["test_general"], task.arrays["test_specific"]
-        pairs = np.asarray(task.arrays["test_pairs"])
-    found = measure_pairs(general, specific, pairs, K)
+    general, specific, pairs = matched_pairs(task)
+    measures = measure_pairs(general, specific, pairs, K)
     if not task.tree:
-        return TaskMeasures(found, float("nan"), float("nan"), float("nan"))
-    return TaskMeasures(found, *tree_correlation(task), nested_share(task, K))
+        return TaskMeasures(measures, np.nan, np.nan, np.nan)
+    return TaskMeasures(measures, *tree_correlation(task), nested_share(task, K))
 
 
 def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
@@ -180,17 +176,10 @@ def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
 
 
 COLUMNS = (
-    "",
-    "text radius (CV)",
-    "picture radius (CV)",
-    "entails %",
-    "shuffled %",
-    "further out %",
-    "Spearman (cap)",
-    "parents entail %",
-    "zero-shot %",
-    "single task %",
+    *("", "text radius (CV)", "picture radius (CV)", "entails %", "shuffled %", "further out %"),
+    *("Spearman (cap)", "parents entail %", "zero-shot %", "single task %"),
 )
+SCORES = ("zero_shot", "single_task")
 
 
 def measure_table(store: Store) -> str:
@@ -203,38 +192,43 @@ def measure_table(store: Store) -> str:
       Lines of Markdown. The means over trees are over those of classification tasks.
     """
     lines = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1)]
-    measured = {task.name: measure_task(task, store.K) for task in store}
+    measured = []
     for task in store:
-        found = measured[task.name]
-        trees = ("", "")
-        if task.tree:
-            correlation = f"{found.correlation:.2f} ({found.cap:.2f})"
-            trees = (correlation, _percent(found.nested))
-        scores = [_percent(task.scores.get(name)) for name in ("zero_shot", "single_task")]
-        lines.append((task.name, *pair_cells(found.pairs), *trees, *scores))
-    fields = [field.name for field in dataclasses.fields(PairMeasures)]
-    means = {f: np.nanmean([getattr(m.pairs, f) for m in measured.values()]) for f in fields}
-    trees = ("", "")
-    classed = [measured[task.name].nested for task in store if task.tree and task.classes]
-    if classed:
-        correlation = "{:.2f} ({:.2f})".format(*class_tree_correlation(store))
-        trees = (correlation, _percent(float(np.mean(classed))))
-    scores = []
-    for name in ("zero_shot", "single_task"):
-        values = [task.scores[name] for task in store if name in task.scores]
-        scores.append(_percent(float(np.mean(values)) if values else None))
-    lines.append(("mean", *pair_cells(PairMeasures(**means)), *trees, *scores))
+        measures = measure_task(task, store.K)
+        scores = [task.scores.get(name, np.nan) for name in SCORES]
+        lines.append((task.name, *_cells(measures, scores)))
+        if not task.classes:
+            measures = dataclasses.replace(measures, correlation=np.nan, cap=np.nan, nested=np.nan)
+        measured.append([*dataclasses.astuple(measures.pairs), *_trees(measures), *scores])
+    known = ~np.isnan(measured)
+    with np.errstate(invalid="ignore"):
+        means = np.where(known, measured, 0).sum(axis=0) / known.sum(axis=0)
+    pairs, trees, scores = PairMeasures(*means[:7]), means[7:10], means[10:]
+    lines.append(("mean", *_cells(TaskMeasures(pairs, *trees), scores)))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def pair_cells(found: PairMeasures) -> tuple[str, ...]:
-    """Cells of a table: radii with their variation, and shares in percent."""
+def _trees(measures: TaskMeasures) -> tuple[float, float, float]:
+    return measures.correlation, measures.cap, measures.nested
+
+
+def _cells(measures: TaskMeasures, scores: Sequence[float]) -> tuple[str, ...]:
+    correlation = f"{measures.correlation:.2f} ({measures.cap:.2f})"
     return (
-        f"{found.general_radius:.3f} ({found.general_variation:.1%})",
-        f"{found.specific_radius:.3f} ({found.specific_variation:.1%})",
-        *(_percent(x) for x in (found.entailed, found.entailed_others, found.further)),
+        *pair_cells(measures.pairs),
+        "" if np.isnan(measures.correlation) else correlation,
+        *(_percent(value) for value in (measures.nested, *scores)),
     )
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
+def pair_cells(pairs: PairMeasures) -> tuple[str, ...]:
+    """Cells of a table: radii with their variation, and shares in percent."""
+    return (
+        f"{pairs.general_radius:.3f} ({pairs.general_variation:.1%})",
+        f"{pairs.specific_radius:.3f} ({pairs.specific_variation:.1%})",
+        *(_percent(x) for x in (pairs.entailed, pairs.entailed_others, pairs.further)),
+    )
+
+
+def _percent(value: float) -> str:
+    return "" if np.isnan(value) else f"{100 * value:.1f}"

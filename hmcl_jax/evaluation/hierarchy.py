@@ -1,4 +1,4 @@
-r"""How far wrong predictions are wrong: measures on a tree of classes.
+r"""How far off wrong predictions are: measures on a tree of classes.
 
 With :math:`A_c` the set of nodes above class c (its ancestors, the root included, itself not) and
 :math:`B_c = A_c \cup \{c\}`, for a prediction p and the truth t:
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hmcl_jax import _checks
+from hmcl_jax.evaluation.statistics import rank_correlation
 
 Score = np.float64 | NDArray[np.float64]
 
@@ -121,10 +122,10 @@ def make_tree(
             "root='...' puts them below a new one."
         )
     names = tuple(sorted(nodes))
-    place = {name: i for i, name in enumerate(names)}
-    parents = np.array([place[above[name]] if name in above else -1 for name in names], np.int32)
+    index = {name: i for i, name in enumerate(names)}
+    parents = np.array([index[above[name]] if name in above else -1 for name in names], np.int32)
     depths = _depths(names, parents)
-    at = np.array([place[name] for name in classes], np.int32)
+    at = np.array([index[name] for name in classes], np.int32)
     return Tree(names, parents, depths, at, *_shared(parents, at))
 
 
@@ -179,9 +180,9 @@ def _labels(name: str, values: ArrayLike, classes: int) -> NDArray[np.intp]:
         raise TypeError(f"{name} must hold whole numbers, got dtype {labels.dtype}.")
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        at = ", ".join(map(str, place))
-        raise ValueError(f"{name}[{at}] must be in [0, {classes}), got {labels[place]}.")
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = ", ".join(map(str, index))
+        raise ValueError(f"{name}[{at}] must be in [0, {classes}), got {labels[index]}.")
     return labels.astype(np.intp)
 
 
@@ -209,8 +210,8 @@ def hierarchy_scores(
       >>> from hmcl_jax.evaluation import hierarchy
       >>> rows = [("cat", "animal"), ("dog", "animal"), ("car", "thing"), ("animal", "thing")]
       >>> tree = hierarchy.make_tree(rows, ["cat", "dog", "car"])
-      >>> found = hierarchy.hierarchy_scores(tree, predicted=[0, 1, 2, 2], actual=[0, 0, 0, 2])
-      >>> print({name: float(value) for name, value in found.items()})
+      >>> scores = hierarchy.hierarchy_scores(tree, predicted=[0, 1, 2, 2], actual=[0, 0, 0, 2])
+      >>> print({name: float(value) for name, value in scores.items()})
       {'top1': 0.5, 'tie': 1.25, 'lca': 1.0, 'jaccard': 0.875, 'precision': 1.0, 'recall': 0.875}
     """
     _checks.instance("tree", tree, Tree, "a Tree of make_tree")
@@ -240,7 +241,7 @@ def hierarchy_scores(
 
 
 def chance_scores(tree: Tree, correct_lca: int = 1) -> dict[str, Score]:
-    """What :func:`hierarchy_scores` expects of uniform guesses when all classes are equally common.
+    """Expected :func:`hierarchy_scores` of uniform guesses when all classes are equally common.
 
     Args:
       tree: of :func:`make_tree`.
@@ -258,47 +259,6 @@ def chance_scores(tree: Tree, correct_lca: int = 1) -> dict[str, Score]:
     _checks.instance("tree", tree, Tree, "a Tree of make_tree")
     p, t = np.indices(tree.shared.shape)
     return hierarchy_scores(tree, p.reshape(-1), t.reshape(-1), correct_lca)
-
-
-def rank_correlation(x: ArrayLike, y: ArrayLike) -> Score:
-    r"""Spearman's rank correlation along the last axis.
-
-    The Pearson correlation of the ranks, where equal numbers share the mean of theirs.
-
-    Args:
-      x: finite numbers, shape ``(..., n)``.
-      y: likewise; leading axes broadcast.
-
-    Returns:
-      Shape ``(...)``, in [-1, 1]; NaN where `x` or `y` is constant.
-
-    Example:
-      >>> from hmcl_jax.evaluation import hierarchy
-      >>> print(hierarchy.rank_correlation([0.1, 0.2, 0.9, 0.8], [1, 1, 2, 2]).round(4))
-      0.8944
-    """
-    from scipy.stats import rankdata  # slow to import
-
-    ranks = []
-    for name, values in (("x", x), ("y", y)):
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiu" or array.ndim == 0 or array.shape[-1] == 0:
-            raise ValueError(
-                f"{name} must be numbers of shape (..., n), got {array.dtype} of shape "
-                f"{array.shape}."
-            )
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite; leave out the rows with NaN or infinity.")
-        ranks.append(rankdata(array, axis=-1))
-    if ranks[0].shape[-1] != ranks[1].shape[-1]:
-        raise ValueError(
-            "x and y must have last axes of one length, "
-            f"got shapes {ranks[0].shape} and {ranks[1].shape}."
-        )
-    a, b = (r - (r.shape[-1] + 1) / 2 for r in ranks)
-    scale = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
-    spread = np.where(scale > 0, scale, np.nan)
-    return np.clip((a * b).sum(axis=-1) / spread, -1, 1)[()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -338,14 +298,14 @@ def radius_by_depth(
       >>> from hmcl_jax.evaluation import hierarchy
       >>> rows = [("cat", "animal"), ("dog", "animal"), ("puppy", "dog")]
       >>> tree = hierarchy.make_tree(rows, ["cat", "puppy"])
-      >>> found = hierarchy.radius_by_depth(tree, [0.5, 1.0, 1.5, 2.0])  # animal, cat, dog, puppy
-      >>> print(found.depths, found.counts, found.means, found.correlation.round(4))
+      >>> radius = hierarchy.radius_by_depth(tree, [0.5, 1.0, 1.5, 2.0])  # animal, cat, dog, puppy
+      >>> print(radius.depths, radius.counts, radius.means, radius.correlation.round(4))
       [0 1 2] [1 2 1] [0.5 1.25 2. ] 0.9487
     """
     _checks.instance("tree", tree, Tree, "a Tree of make_tree")
     names = tree.names if names is None else tuple(names)
-    place = {name: i for i, name in enumerate(tree.names)}
-    unknown = [name for name in names if name not in place]
+    index = {name: i for i, name in enumerate(tree.names)}
+    unknown = [name for name in names if name not in index]
     if unknown:
         raise ValueError(f"names must be nodes of the tree, got {unknown[0]!r}.")
     radii = np.asarray(radii)
@@ -359,7 +319,7 @@ def radius_by_depth(
         node = names[int(np.argwhere(~np.isfinite(radii))[0][-1])]
         raise ValueError(f"radii must be finite, got NaN or infinity for {node!r}.")
     radii = radii.astype(np.float64)
-    node_depths = tree.depths[[place[name] for name in names]]
+    node_depths = tree.depths[[index[name] for name in names]]
     depths, level, counts = np.unique(node_depths, return_inverse=True, return_counts=True)
     at_level = np.eye(len(depths))[level]
     return RadiusByDepth(

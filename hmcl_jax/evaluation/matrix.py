@@ -1,4 +1,4 @@
-r"""What a matrix of scores says about a stream: Overall, backward transfer, forgetting.
+r"""Measures of a stream from its matrix of scores: Overall, backward transfer, forgetting.
 
 :math:`R_{ti}` is the score on task i after training on task t, for T tasks counted from 0. A matrix
 is complete if it is finite on and below the diagonal and NaN above it, where task i has not been
@@ -46,17 +46,17 @@ def _complete(name: str, R: ArrayLike) -> NDArray[np.float64]:
     seen = _seen(scores.shape[-1])
     wrong = np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
     if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        t, i = place[-2:]
-        at = f"{name}[{', '.join(map(str, place))}]"
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        t, i = index[-2:]
+        at = f"{name}[{', '.join(map(str, index))}]"
         if i <= t:
             raise ValueError(
                 f"{at}, the score on task {i} after task {t}, must be finite, "
-                f"got {scores[place]}; finish the run or leave this matrix out."
+                f"got {scores[index]}; finish the run or leave this matrix out."
             )
         raise ValueError(
             f"{at}, the score on task {i} after task {t}, must be NaN because task {i} comes "
-            f"later, got {scores[place]}; use np.where(np.tri({scores.shape[-1]}), R, np.nan)."
+            f"later, got {scores[index]}; use np.where(np.tri({scores.shape[-1]}), R, np.nan)."
         )
     return scores
 
@@ -147,7 +147,7 @@ def backward_transfer(R: ArrayLike) -> Score:
 
 
 def forgetting(R: ArrayLike) -> Score:
-    r"""Mean of what was lost since the best score before the last task.
+    r"""Mean loss since the best score before the last task.
 
     .. math::
       \frac1{T-1} \sum_{i=0}^{T-2} \Bigl(\max_{i \le t \le T-2} R_{ti} - R_{T-1,i}\Bigr)
@@ -176,11 +176,11 @@ def forgetting(R: ArrayLike) -> Score:
 
 
 def relative_change(R: ArrayLike) -> NDArray[np.float64]:
-    r"""What has become of each task's score since it was learned, in percent of it.
+    r"""Change of each task's score since it was learned, in percent of it.
 
     :math:`100\,(R_{ti} - R_{ii}) / R_{ii}`, as in the paper's stage-wise figure
-    (fig:stage_task_relative_change). The mean of it over seeds is not the change of mean scores,
-    which is what the report shows: there R is the mean over seeds.
+    (fig:stage_task_relative_change). The report shows the change of the mean scores over seeds,
+    which is not the mean of the changes.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -254,8 +254,8 @@ def summary(R_per_seed: ArrayLike) -> Summary:
       >>> import numpy as np
       >>> from hmcl_jax.evaluation import summary
       >>> first, second = [[0.75, np.nan], [0.5, 1.0]], [[1.0, np.nan], [0.5, 0.5]]
-      >>> found = summary([first, second])
-      >>> print(found.overall.mean, round(found.overall.std, 4), found.seeds)
+      >>> both = summary([first, second])
+      >>> print(both.overall.mean, round(both.overall.std, 4), both.seeds)
       0.625 0.1768 2
       >>> print(summary([first]).overall)
       Spread(mean=0.75, std=None)

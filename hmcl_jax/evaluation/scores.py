@@ -29,7 +29,7 @@ from jax.typing import ArrayLike
 from hmcl_jax import _checks, lorentz
 from hmcl_jax._checks import PRECISION
 
-# Distances in a block by default, 8 MB in float32.
+# Distances in a block, 8 MB in float32.
 BLOCK_ENTRIES = 2**21
 # Rank of a query that has no partner at a finite distance, beyond every k.
 NEVER = np.iinfo(np.int32).max
@@ -71,17 +71,11 @@ def _points(**named: ArrayLike) -> tuple[jax.Array, ...]:
     return arrays
 
 
-def _check_block(block: int | None) -> None:
-    if block is not None:
-        _checks.integer("block", block, 1)
-
-
 def _by_nearness(
     queries: jax.Array,
     gallery: jax.Array,
     listed: jax.Array,
     K: jax.Array,
-    block: int | None,
     of_block: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> jax.Array:
     """Maps nearness (b, m) and the rows (b,) of a block of queries to one integer per query.
@@ -89,7 +83,7 @@ def _by_nearness(
     `listed` says which items belong to the gallery; the nearness of others is NaN.
     """
     n, m = queries.shape[0], gallery.shape[0]
-    block = min(n, max(1, BLOCK_ENTRIES // m) if block is None else block)
+    block = min(n, max(1, BLOCK_ENTRIES // m))
     squares = lorentz.dot(gallery, gallery)
     above = squares / (jnp.sqrt(K + squares) + jnp.sqrt(K))
     above = jnp.where(listed, above, jnp.nan)  # no comparison with NaN is true
@@ -105,9 +99,9 @@ def _by_nearness(
     blocks = -(-n // block)
     # The last block starts early enough to be full; its first rows are then known already.
     starts = np.minimum(np.arange(blocks) * block, n - block).astype(np.int32)
-    found = jax.lax.map(at, jnp.asarray(starts))
+    blocked = jax.lax.map(at, jnp.asarray(starts))
     last = n - (blocks - 1) * block
-    return jnp.concatenate([found[:-1].reshape(-1), found[-1, block - last :]])
+    return jnp.concatenate([blocked[:-1].reshape(-1), blocked[-1, block - last :]])
 
 
 def _ranks(
@@ -116,7 +110,6 @@ def _ranks(
     listed: jax.Array,
     partners: Callable[[jax.Array], jax.Array],
     K: jax.Array,
-    block: int | None,
 ) -> jax.Array:
     """Rank of the nearest partner of every query, 0 for the front; NEVER if there is none.
 
@@ -136,7 +129,7 @@ def _ranks(
         before = (nearness > best[:, None]) | (level & (columns < first[:, None]))
         return jnp.where(best > -jnp.inf, jnp.sum(before, axis=1, dtype=jnp.int32), NEVER)
 
-    return _by_nearness(queries, gallery, listed, K, block, rank)
+    return _by_nearness(queries, gallery, listed, K, rank)
 
 
 def predict(
@@ -145,7 +138,6 @@ def predict(
     *,
     K: ArrayLike = 10.0,
     valid_prototypes: ArrayLike | None = None,
-    block: int | None = None,
 ) -> jax.Array:
     r"""The class of each sample's nearest prototype, :math:`\operatorname{argmin}_c d(p_c, s_i)`.
 
@@ -158,7 +150,6 @@ def predict(
       K: squared radius of the hyperboloid.
       valid_prototypes: booleans ``(C,)``; prototypes that are False (padding) are nearest to
         nothing. Default: all True.
-      block: samples at a time. Default: as many as give about two million distances.
 
     Returns:
       int32 ``(n,)``; -1 for a sample that is near to nothing because it is not finite.
@@ -168,7 +159,6 @@ def predict(
       >>> print(predict([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.1], [0.3, 0.5]]))
       [0 1]
     """
-    _check_block(block)
     prototypes, specific = _points(prototypes=prototypes, specific=specific)
     listed = _mask("valid_prototypes", valid_prototypes, prototypes.shape[0])
 
@@ -178,7 +168,7 @@ def predict(
         return jnp.where(jnp.max(known, axis=1) > -jnp.inf, best, -1)
 
     K = _checks.positive("K", K, specific.dtype)
-    return _by_nearness(specific, prototypes, listed, K, block, nearest)
+    return _by_nearness(specific, prototypes, listed, K, nearest)
 
 
 def top1(
@@ -190,7 +180,6 @@ def top1(
     average: str = "micro",
     valid: ArrayLike | None = None,
     valid_prototypes: ArrayLike | None = None,
-    block: int | None = None,
 ) -> jax.Array:
     r"""Share of the samples whose nearest prototype is that of their class.
 
@@ -212,7 +201,6 @@ def top1(
       valid: booleans ``(n,)``; samples that are False (padding) do not count. Default: all True.
       valid_prototypes: booleans ``(C,)``; prototypes that are False (padding) are nearest to
         nothing. Default: all True.
-      block: samples ranked at a time. Default: as many as give about two million distances.
 
     Returns:
       A scalar in [0, 1]; NaN if no sample counts.
@@ -227,7 +215,6 @@ def top1(
       0.5
     """
     _checks.choice("average", average, ("micro", "macro"))
-    _check_block(block)
     prototypes, specific = _points(prototypes=prototypes, specific=specific)
     dtype = specific.dtype
     classes, n = prototypes.shape[0], specific.shape[0]
@@ -244,7 +231,7 @@ def top1(
         return wanted[rows][:, None] == jnp.arange(classes, dtype=jnp.int32)[None, :]
 
     K = _checks.positive("K", K, dtype)
-    hits = valid & (_ranks(specific, prototypes, listed, partners, K, block) == 0)
+    hits = valid & (_ranks(specific, prototypes, listed, partners, K) == 0)
     if average == "micro":
         return jnp.sum(hits, dtype=dtype) / jnp.sum(valid, dtype=dtype)
     of_class = jnp.zeros(classes, dtype).at[jnp.where(valid, wanted, 0)]
@@ -262,7 +249,6 @@ def recall(
     K: ArrayLike = 10.0,
     valid_general: ArrayLike | None = None,
     valid_specific: ArrayLike | None = None,
-    block: int | None = None,
 ) -> dict[str, dict[int, jax.Array]]:
     r"""Recall at k in both directions, with any number of partners per item.
 
@@ -283,7 +269,6 @@ def recall(
       valid_general: booleans ``(m,)``; items that are False (padding) are no queries, and as items
         of the gallery near to nothing. Default: all True.
       valid_specific: booleans ``(n,)``, likewise.
-      block: queries ranked at a time. Default: as many as give about two million distances.
 
     Returns:
       By direction, ``"general_to_specific"`` and ``"specific_to_general"``, and then by k, a scalar
@@ -293,17 +278,16 @@ def recall(
       >>> from hmcl_jax.evaluation import recall
       >>> captions = [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]
       >>> pictures = [[2.0, 0.0], [0.0, 2.0]]
-      >>> found = recall(captions, pictures, [[0, 0], [0, 1], [1, 2]], ks=(1, 2))
-      >>> print({k: round(float(share), 3) for k, share in found["general_to_specific"].items()})
+      >>> shares = recall(captions, pictures, [[0, 0], [0, 1], [1, 2]], ks=(1, 2))
+      >>> print({k: round(float(share), 3) for k, share in shares["general_to_specific"].items()})
       {1: 0.667, 2: 1.0}
-      >>> print({k: round(float(share), 3) for k, share in found["specific_to_general"].items()})
+      >>> print({k: round(float(share), 3) for k, share in shares["specific_to_general"].items()})
       {1: 1.0, 2: 1.0}
     """
     if isinstance(ks, str) or not isinstance(ks, Sequence) or not ks:
         raise TypeError(f"ks must be a sequence of whole numbers such as (1, 5, 10), got {ks!r}.")
     for k in ks:
         _checks.integer("ks", k, 1)
-    _check_block(block)
     general, specific = _points(general=general, specific=specific)
     pairs = _integers("pairs", pairs, ("p", 2))
     listed = {
@@ -327,10 +311,10 @@ def recall(
         def partners(rows: jax.Array) -> jax.Array:
             b = rows.shape[0]
             inside = (row >= rows[0]) & (row <= rows[-1])
-            place = jnp.where(inside, row - rows[0], b)
-            return jnp.zeros((b, m), bool).at[place, column].set(True, mode="drop")
+            local = jnp.where(inside, row - rows[0], b)
+            return jnp.zeros((b, m), bool).at[local, column].set(True, mode="drop")
 
-        ranks = _ranks(queries, gallery, listed[target], partners, K, block)
+        ranks = _ranks(queries, gallery, listed[target], partners, K)
         counted = jnp.zeros(n, bool).at[row].set(True, mode="drop")
         hits = ranks[None, :] < jnp.array(ks, jnp.int32)[:, None]
         return jnp.sum(hits, axis=1, dtype=general.dtype) / jnp.sum(counted, dtype=general.dtype)
@@ -362,7 +346,6 @@ def symmetric_recall(
     K: ArrayLike = 10.0,
     valid_general: ArrayLike | None = None,
     valid_specific: ArrayLike | None = None,
-    block: int | None = None,
 ) -> jax.Array:
     r"""Mean of the recall at k of both directions, the score of a retrieval task.
 
@@ -377,7 +360,6 @@ def symmetric_recall(
       K: squared radius of the hyperboloid.
       valid_general: booleans ``(m,)``, False for padding. Default: all True.
       valid_specific: booleans ``(n,)``, False for padding. Default: all True.
-      block: queries ranked at a time. Default: as many as give about two million distances.
 
     Returns:
       A scalar in [0, 1]; NaN if no query counts.
@@ -391,7 +373,7 @@ def symmetric_recall(
       0.833
     """
     _checks.integer("k", k, 1)
-    found = recall(
+    shares = recall(
         general,
         specific,
         pairs,
@@ -399,6 +381,5 @@ def symmetric_recall(
         K=K,
         valid_general=valid_general,
         valid_specific=valid_specific,
-        block=block,
     )
-    return (found["general_to_specific"][k] + found["specific_to_general"][k]) / 2
+    return (shares["general_to_specific"][k] + shares["specific_to_general"][k]) / 2

@@ -19,6 +19,7 @@ the Lorentz inner product, without its cancellation, and the chord is needed onc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +43,9 @@ class Pool:
     """Texts to look for on the way.
 
     Attributes:
-      names: what is shown for each text; each occurs once.
+      names: of the texts; each occurs once.
       features: (m, d), their frozen features.
-      kinds: what each is: of the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
+      kinds: of the texts: in the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
       modality: whose head moves them.
     """
 
@@ -73,16 +74,16 @@ class Traversal:
     radii: NDArray[np.floating]
     entailing: bool
 
-    def path(self, *place: int) -> tuple[str, ...]:
+    def path(self, *index: int) -> tuple[str, ...]:
         """The texts on one way in their order, each once; it ends with ``"[ROOT]"``.
 
         Args:
-          *place: which walk: the picture, after the seed if there is one.
+          *index: of the walk: the picture's, after the seed's if there are seeds.
         """
-        steps = self.nearest[place]
+        steps = self.nearest[index]
         if steps.ndim != 1:
             wanted = self.nearest.ndim - 1
-            raise ValueError(f"place must be {wanted} numbers, one per leading axis, got {place}.")
+            raise ValueError(f"index must be {wanted} numbers, one per leading axis, got {index}.")
         return tuple(dict.fromkeys(self.names[i] for i in steps))
 
 
@@ -104,47 +105,40 @@ def _walks(
 
     From (seeds, n, d) and (seeds, m, d), each is (seeds, n, steps).
     """
-    of_seed = functools.partial(_walks_of_seed, K=K, kappa=kappa, steps=steps, entailing=entailing)
-    return jax.lax.map(lambda points: of_seed(*points), (images, texts))
 
+    def of_seed(points: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        images, texts = points
+        dtype = images.dtype
+        fractions = jnp.linspace(0, 1, steps, dtype=dtype)
+        # The root stands in front, so that it wins against texts at the origin.
+        texts = jnp.concatenate([jnp.zeros_like(texts[:1]), texts])
+        unit, r = _direction(texts)
+        r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
+        r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
 
-def _walks_of_seed(
-    images: jax.Array,
-    texts: jax.Array,
-    K: jax.Array,
-    kappa: jax.Array,
-    steps: int,
-    entailing: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    dtype = images.dtype
-    fractions = jnp.linspace(0, 1, steps, dtype=dtype)
-    # The root stands in front, so that it wins against texts at the origin.
-    texts = jnp.concatenate([jnp.zeros_like(texts[:1]), texts])
-    unit, r = _direction(texts)
-    r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
-    r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
+        def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            direction, start = _direction(image)
+            # Radii are points of a hyperboloid with one space dimension.
+            s = lorentz.geodesic_to_origin(start[None], fractions, K)[None, :, 0]
+            s0 = jnp.sqrt(K + s**2)
+            chord2 = jnp.sum((unit - direction[None, :]) ** 2, axis=-1)[:, None]
+            scale = r0 * s + r * s0
+            radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
+            h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
+            if entailing:
+                inside = _inside(r, r0, aperture, s, s0, chord2, K)
+                # A text at the point itself entails it, where the angle is noise; so does the root.
+                near = 16 * jnp.finfo(dtype).eps * r
+                here = (s - r) ** 2 + s * r * chord2 <= near**2
+                h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
+            best = jnp.argmin(h, axis=0).astype(jnp.int32)
+            distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
+            return best - 1, distance, s[0]
 
-    def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        direction, start = _direction(image)
-        # Radii are points of a hyperboloid with one space dimension.
-        s = lorentz.geodesic_to_origin(start[None], fractions, K)[None, :, 0]
-        s0 = jnp.sqrt(K + s**2)
-        chord2 = jnp.sum((unit - direction[None, :]) ** 2, axis=-1)[:, None]
-        scale = r0 * s + r * s0
-        radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
-        h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
-        if entailing:
-            inside = _inside(r, r0, aperture, s, s0, chord2, K)
-            # A text at the point itself entails it, where the angle is noise; so does the root.
-            near = 16 * jnp.finfo(dtype).eps * r
-            here = (s - r) ** 2 + s * r * chord2 <= near**2
-            h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
-        best = jnp.argmin(h, axis=0).astype(jnp.int32)
-        distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
-        return best - 1, distance, s[0]
+        size = max(1, BLOCK_ENTRIES // (texts.shape[0] * steps))
+        return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
 
-    size = max(1, BLOCK_ENTRIES // (texts.shape[0] * steps))
-    return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
+    return jax.lax.map(of_seed, (images, texts))
 
 
 def _inside(
@@ -195,10 +189,10 @@ def traverse(
     Example:
       >>> from hmcl_jax.evaluation import traversal
       >>> texts = [[1.8, 0.2], [1.0, -0.1], [0.9, 1.5]]
-      >>> found = traversal.traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
-      >>> print(found.path(0))
+      >>> walks = traversal.traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
+      >>> print(walks.path(0))
       ('puppy', 'dog', '[ROOT]')
-      >>> print(found.nearest[0])  # puppy does not entail the later points, root is -1
+      >>> print(walks.nearest[0])  # puppy does not entail the later points, root is -1
       [ 0  1  1  1  1 -1 -1 -1]
     """
     _checks.integer("steps", steps, 2)
@@ -219,8 +213,8 @@ def traverse(
     kappa = _checks.positive("kappa", kappa, images.dtype)
     if not seeds:
         images, texts = images[None], texts[None]
-    found = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
-    nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in found)
+    walks = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
+    nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in walks)
     return Traversal((*names, ROOT), nearest, distances, radii, bool(entailing))
 
 
@@ -241,10 +235,8 @@ def compare_heads(
     pool: Pool,
     *,
     modality: str = "image",
-    steps: int = 20,
     K: ArrayLike = 10.0,
-    kappa: ArrayLike = 0.1,
-    entailing: bool = True,
+    **options: Any,
 ) -> dict[str, Traversal]:
     """The same walks through several heads, for example at a task's end and at the stream's.
 
@@ -253,10 +245,8 @@ def compare_heads(
       features: frozen features of the pictures, shape ``(n, d)``.
       pool: the texts.
       modality: of the pictures.
-      steps: points on each way, both ends included.
       K: squared radius of the hyperboloid.
-      kappa: sets the minimum radius of the cones.
-      entailing: whether texts that do not entail the point are left out.
+      **options: `steps`, `kappa` and `entailing` of :func:`traverse`.
 
     Returns:
       By label, a :class:`Traversal`.
@@ -267,15 +257,15 @@ def compare_heads(
       >>> pool = traversal.Pool(("dog", "cat"), [[1.0, 0.1], [0.1, 1.0]], ("noun", "noun"))
       >>> before = hmcl_jax.identity_heads(["image", "text"], dim=2)
       >>> after = {**before, "image": before["image"][::-1]}  # the image head swaps the axes
-      >>> found = traversal.compare_heads({"task end": before, "final": after}, [[3, 0.1]], pool)
-      >>> print(traversal.traversal_table(found, 0))
+      >>> walks = traversal.compare_heads({"task end": before, "final": after}, [[3, 0.1]], pool)
+      >>> print(traversal.traversal_table(walks, 0))
       | task end | final |
       |---|---|
       | dog | cat |
       | [ROOT] | [ROOT] |
     """
     _checks.instance("pool", pool, Pool, "a Pool")
-    found = {}
+    walks = {}
     for label, by_modality in heads.items():
         missing = [m for m in (modality, pool.modality) if m not in by_modality]
         if missing:
@@ -286,10 +276,8 @@ def compare_heads(
             _moved(by_modality[m], x, K)
             for m, x in ((modality, features), (pool.modality, pool.features))
         )
-        found[label] = traverse(
-            images, texts, pool.names, steps=steps, K=K, kappa=kappa, entailing=entailing
-        )
-    return found
+        walks[label] = traverse(images, texts, pool.names, K=K, **options)
+    return walks
 
 
 def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
@@ -302,12 +290,12 @@ def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
 _ESCAPES = {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
 
 
-def traversal_table(columns: Mapping[str, Traversal], *place: int) -> str:
+def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
     """One walk of each traversal side by side, from the picture down to the root.
 
     Args:
       columns: by label.
-      *place: which walk: the picture, after the seed if there is one.
+      *index: of the walk: the picture's, after the seed's if there are seeds.
 
     Returns:
       A Markdown table; paths of different length end in the same row.
@@ -323,7 +311,7 @@ def traversal_table(columns: Mapping[str, Traversal], *place: int) -> str:
     """
     if not columns:
         raise ValueError("columns must hold at least one traversal, got none.")
-    paths = [found.path(*place)[:-1] for found in columns.values()]
+    paths = [walks.path(*index)[:-1] for walks in columns.values()]
     longest = max(map(len, paths))
     padded = [(*path, *[""] * (longest - len(path)), ROOT) for path in paths]
     rows = [tuple(columns), *zip(*padded, strict=True)]
@@ -384,19 +372,19 @@ def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool
 def _joined(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
     if isinstance(parts, str) or not parts or not set(parts) <= set(PARTS):
         raise ValueError(f"parts must be some of {PARTS}, got {parts!r}.")
-    found: dict[str, tuple[str, np.ndarray]] = {}
+    texts: dict[str, tuple[str, np.ndarray]] = {}
     for part in parts:
         for task in tasks:
             names, points = _part(task, part)
             for name, point in zip(names, points, strict=True):
                 if name != ROOT:  # which is always in the pool
-                    found.setdefault(name, (part, point))
-    if not found:
+                    texts.setdefault(name, (part, point))
+    if not texts:
         listed = ", ".join(task.name for task in tasks)
         raise ValueError(f"Nothing of {tuple(parts)} is in the store for {listed}.")
-    features = np.stack([point for _, point in found.values()]).astype(np.float32)
-    kinds = tuple(kind for kind, _ in found.values())
-    return Pool(tuple(found), features, kinds, tasks[0].general)
+    features = np.stack([point for _, point in texts.values()]).astype(np.float32)
+    kinds = tuple(kind for kind, _ in texts.values())
+    return Pool(tuple(texts), features, kinds, tasks[0].general)
 
 
 def _part(task: Task, part: str) -> tuple[Sequence[str], np.ndarray | Sequence]:

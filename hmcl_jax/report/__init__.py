@@ -1,4 +1,4 @@
-"""Results as tables, files and progress."""
+"""Results as tables, files and progress; analyses of finished runs as figures and a page."""
 
 from hmcl_jax.report.results import (
     check_results,

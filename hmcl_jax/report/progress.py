@@ -177,7 +177,7 @@ class ExtractView(_BarsView):
 
 
 class AnalysisView(_BarsView):
-    """A listener for :func:`hmcl_jax.report.analysis.analyse`, and a context manager.
+    """A listener for :func:`hmcl_jax.report.analyse.analyse`, and a context manager.
 
     Args:
       console: where to; standard output by default.

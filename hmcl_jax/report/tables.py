@@ -2,19 +2,24 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from hmcl_jax.evaluation import Drift, bonferroni
 from hmcl_jax.evaluation.drift import CONES, MEASURES
-from hmcl_jax.evaluation.seeds import seed_mean
-from hmcl_jax.report import drift as drift_tables
-from hmcl_jax.report.analysis import Analysis, compared_with
-from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, method_rows
-from hmcl_jax.report.trees import MEASURES as TREE_MEASURES
+from hmcl_jax.evaluation.statistics import seed_mean
+from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.hierarchy import MEASURES as TREE_MEASURES
+from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, mean_std, method_rows
 
 RECALLS = (1, 5, 10)
 DIRECTIONS = ("general_to_specific", "specific_to_general")
+DRIFT_TITLES = {
+    "radial": "Radial",
+    "angular": "Angular",
+    "cross_modal": "Cross-modal",
+    "paired_distance": "Paired distance",
+}
 TREE_TITLES = {
     "top1": "Top-1",
     "tie": "TIE",
@@ -74,33 +79,11 @@ def _latex(cell: str) -> str:
     return "".join(LATEX.get(c, c) for c in _one_line(cell))
 
 
-def spread(values: Any, digits: int = 2, scale: float = 100.0) -> str:
-    """Mean and sample standard deviation over seeds, as text; empty if there is none.
-
-    Args:
-      values: one per seed; NaN for one that was stopped.
-      digits: behind the point.
-      scale: that they are multiplied with.
-
-    Example:
-      >>> from hmcl_jax.report.tables import spread
-      >>> print(spread([0.5, 0.7]), spread([0.5]))
-      60.00 ± 14.14 50.00
-    """
-    values = scale * np.asarray(values, float)
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return ""
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
-
-
 def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]:
     """The tables that can be made, by name.
 
     Args:
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       against: the method that others are compared with.
 
     Returns:
@@ -108,27 +91,24 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
       ``norms``, ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
     """
     against, _ = compared_with(analysis.methods, against)
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     if analysis.results:
-        found["methods"] = _methods(analysis)
-        found["tasks"] = _tasks(analysis)
+        seeds = ", ".join(map(str, analysis.seeds))
+        tables["methods"] = Table(
+            "Scores at the end of the stream, by method",
+            method_rows(analysis.results),
+            f"{CONVENTION} Seeds: {seeds}.",
+            dict.fromkeys(range(1, len(COLUMNS) + 1), max),
+            COLUMNS,
+        )
+        tables["tasks"] = _tasks(analysis)
         if has_recall(analysis):
-            found["retrieval"] = _retrieval(analysis)
+            tables["retrieval"] = _retrieval(analysis)
     if analysis.drift is not None:
-        found |= _drift(analysis, against)
-    if analysis.hierarchy:
-        found |= _hierarchy(analysis)
-    return found
-
-
-def _methods(analysis: Analysis) -> Table:
-    return Table(
-        "Scores at the end of the stream, by method",
-        method_rows(analysis.results),
-        f"{CONVENTION} Seeds: {', '.join(map(str, analysis.seeds))}.",
-        dict.fromkeys(range(1, len(COLUMNS) + 1), max),
-        COLUMNS,
-    )
+        tables |= drift_tables(analysis.drift, against)
+    if analysis.hierarchies:
+        tables |= _hierarchy(analysis)
+    return tables
 
 
 def _tasks(analysis: Analysis) -> Table:
@@ -151,41 +131,38 @@ def _tasks(analysis: Analysis) -> Table:
 
 def has_recall(analysis: Analysis) -> bool:
     """Whether the results hold recall in both directions, for retrieval tasks."""
-    names = [f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS]
+    names = {f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS}
     tasks = [i for i, kind in enumerate(analysis.kinds) if kind == "retrieval"]
-    kept = [
-        result.details[t][i]
+    return bool(tasks and analysis.results) and all(
+        len(result.details[t]) > i and names <= set(result.details[t][i])
         for result in analysis.results.values()
         for i in tasks
         for t in (i, -1)
-        if len(result.details[t]) > i
-    ]
-    wanted = 2 * len(tasks) * len(analysis.results)
-    return 0 < len(kept) == wanted and all(name in held for held in kept for name in names)
+    )
+
+
+def retrieval_sides(analysis: Analysis) -> tuple[str, str]:
+    """The general and the specific modality of the retrieval tasks."""
+    tasks = (analysis.store[name] for name in analysis.order)
+    sides = {(task.general, task.specific) for task in tasks if task.kind == "retrieval"}
+    return sides.pop() if len(sides) == 1 else ("general", "specific")
 
 
 def _retrieval(analysis: Analysis) -> Table:
     tasks = [i for i, kind in enumerate(analysis.kinds) if kind == "retrieval"]
-    sides = {analysis.store[analysis.order[i]].general for i in tasks}
-    general = sides.pop() if len(sides) == 1 else "general"
-    rows = [
-        [
-            "Method",
-            *(f"{way} R@{k}" for way in (f"from {general}", f"to {general}") for k in RECALLS),
-        ]
-    ]
+    general, _ = retrieval_sides(analysis)
+    ways = [f"{way} R@{k}" for way in (f"from {general}", f"to {general}") for k in RECALLS]
+    rows = [["Method", *ways]]
     for method, result in analysis.results.items():
         cells = []
-        for direction in DIRECTIONS:
-            for k in RECALLS:
-                measure = f"{direction}_r{k}"
-                final, learned = (
-                    np.mean([result.details[t(i)][i][measure] for i in tasks], axis=0)
-                    for t in (lambda i: -1, lambda i: i)
-                )
-                change = 100 * float(seed_mean(final - learned))
-                cell = spread(final, 1)
-                cells.append(f"{cell} ({change:+.1f})" if cell else "")
+        for measure in (f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS):
+            final, learned = (
+                np.mean([result.details[t][i][measure] for t, i in ends], axis=0)
+                for ends in ([(-1, i) for i in tasks], [(i, i) for i in tasks])
+            )
+            change = 100 * float(seed_mean(final - learned))
+            cell = mean_std(final, 1, 100)
+            cells.append(f"{cell} ({change:+.1f})" if cell else "")
         rows.append([method, *cells])
     return Table(
         "Recall in both directions, mean over the retrieval tasks",
@@ -198,50 +175,118 @@ def _retrieval(analysis: Analysis) -> Table:
     )
 
 
-def _drift(analysis: Analysis, against: str) -> dict[str, Table]:
-    drift = analysis.drift
-    assert drift is not None
-    rows = drift_tables.drift_rows(drift, against)
-    titles = dict(zip(drift_tables.TITLES.values(), MEASURES.values(), strict=True))
-    anchors = f"at most {max(drift.anchors)}" if len(set(drift.anchors)) > 1 else drift.anchors[0]
+def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
+    """Tables of drift, of its tests, of cones and of norms.
+
+    Args:
+      drift: of :func:`hmcl_jax.evaluation.measure_drift`.
+      against: the method that others are compared with; without it nothing is compared.
+
+    Returns:
+      ``drift``, ``cones``, ``norms``, and ``drift_tests`` if there is something to compare.
+    """
+    about = dict(zip(DRIFT_TITLES.values(), MEASURES.values(), strict=True))
     compared = against in drift.methods and len(drift.methods) > 1
+    measures = " ".join(f"{title}: {text}." for title, text in about.items())
+    anchors = f"at most {max(drift.anchors)}" if len(set(drift.anchors)) > 1 else drift.anchors[0]
     brackets = f"; in brackets the change against {against}" if compared else ""
-    found = {
+    tables = {
         "drift": Table(
             "Mean drift of the old tasks, by method",
-            rows,
-            f"{drift_tables.CONVENTION} Radial and paired distance in units of the space, angular "
-            f"and cross-modal as cosines. {anchors} anchors per task{brackets}.",
-            dict.fromkeys(range(1, len(rows[0])), min),
-            titles,
+            _drift_rows(drift, against),
+            "Change between the end of a task and the end of the stream on fixed test anchors, "
+            "mean over the old tasks (all but the last) and over seeds; lower is better. "
+            f"{measures} Radial and paired distance in units of the space, angular and cross-modal "
+            f"as cosines. {anchors} anchors per task{brackets}.",
+            dict.fromkeys(range(1, len(MEASURES) + 1), min),
+            about,
         )
     }
     if compared:
-        found["drift_tests"] = Table(
+        rows = [[f"Method against {against}", *DRIFT_TITLES.values()]]
+        for method in (m for m in drift.methods if m != against):
+            tests = drift.compare(method, against)
+            cells = [
+                f"{p_value(bonferroni(test.p, len(tests)))} ({test.positive}/{len(drift.tasks)})"
+                for test in tests
+            ]
+            rows.append([method, *cells])
+        tables["drift_tests"] = Table(
             f"Adjusted p-values of the difference to {against}",
-            drift_tables.drift_tests_rows(drift, against),
-            f"{drift_tables.TEST_CONVENTION} n = {len(drift.tasks)} old tasks.",
-            about=titles,
+            rows,
+            "Exact two-sided Wilcoxon signed-rank test over the old tasks (drift averaged over "
+            "seeds), Bonferroni-adjusted over the four measures; in brackets, on how many old "
+            f"tasks drift is lower. n = {len(drift.tasks)} old tasks.",
+            about=about,
         )
-    cones = drift_tables.cone_rows(drift)
-    said = (text.replace("(radians) ", "") for text in CONES.values())
-    about = dict(zip(cones[0][1:], said, strict=True))
-    found["cones"] = Table(
-        "Cones: what became of entailment",
-        cones,
+    return tables | {"cones": _cones(drift), "norms": _norms(drift)}
+
+
+def _drift_rows(drift: Drift, against: str) -> list[list[str]]:
+    mean = drift.mean()
+    changes = -seed_mean(drift.reduction(against), 1) if against in drift.methods else None
+    rows = [["Method", *DRIFT_TITLES.values()]]
+    for index, method in enumerate(drift.methods):
+        cells = []
+        for measure in range(len(MEASURES)):
+            cell = mean_std(mean[index, :, measure], 4)
+            if changes is not None and method != against and np.isfinite(changes[index, measure]):
+                cell += f" ({100 * changes[index, measure]:+.0f} %)"
+            cells.append(cell)
+        rows.append([method, *cells])
+    return rows
+
+
+def p_value(p: float) -> str:
+    """A p-value in two digits; in three or more near 0.05, so that its side can be seen.
+
+    Example:
+      >>> from hmcl_jax.report.tables import p_value
+      >>> print(p_value(0.000244140625), p_value(0.0498), p_value(0.0512))
+      0.00024 0.0498 0.0512
+    """
+    digits = 3 if 0.045 <= p <= 0.055 else 2
+    while float(f"{p:.{digits}g}") == 0.05 != p and digits < 17:
+        digits += 1
+    return f"{p:.{digits}g}"
+
+
+def _cones(drift: Drift) -> Table:
+    texts = (text.replace("(radians) ", "") for text in CONES.values())
+    titles = [name.replace("_", " ").capitalize() for name in CONES]
+    about = dict(zip(titles, texts, strict=True))
+    rows = [["Method", *titles]]
+    for method, numbers in zip(drift.methods, seed_mean(drift.cones, (1, 2)), strict=True):
+        cells = [f"{100 * share:.1f} %" for share in numbers[:4]]
+        cells += [f"{np.rad2deg(angle):+.2f}°" for angle in numbers[4:]]
+        known = np.isfinite(numbers)
+        rows.append([method, *(c if k else "" for c, k in zip(cells, known, strict=True))])
+    return Table(
+        "Cones: which samples their texts entail",
+        rows,
         "Mean over old tasks and seeds. "
-        + "; ".join(f"{name}: {said}" for name, said in about.items())
+        + "; ".join(f"{name}: {text}" for name, text in about.items())
         + ". Angles in degrees; above 0 lies outside the cone.",
         about=about,
     )
-    found["norms"] = Table(
+
+
+def _norms(drift: Drift) -> Table:
+    rows = [["Method", *drift.norms]]
+    for index, method in enumerate(drift.methods):
+        cells = []
+        for norms in drift.norms.values():
+            own = np.array([norms.task_contraction(task)[index] for task in np.unique(norms.tasks)])
+            cell = mean_std(norms.contraction()[index], 4)
+            cells.append(f"{cell} ({np.sum(seed_mean(own, 1) < 0.9)})" if cell else "")
+        rows.append([method, *cells])
+    return Table(
         "Norm at the end of the stream over norm at the end of the task",
-        drift_tables.norm_rows(drift),
+        rows,
         "Median over the test anchors of all old tasks, mean and sample standard deviation over "
         "seeds; 1 means that points kept their distance from the origin. In brackets the number of "
         "old tasks whose own median is below 0.9.",
     )
-    return found
 
 
 def _unit(measure: str) -> tuple[float, int]:
@@ -249,72 +294,71 @@ def _unit(measure: str) -> tuple[float, int]:
     return (1.0, 3) if measure in ("tie", "lca") else (100.0, 1)
 
 
-def _guess(measure: str, value: float) -> str:
-    scale, digits = _unit(measure)
-    return f"{scale * value:.{digits}f}"
-
-
 def _hierarchy(analysis: Analysis) -> dict[str, Table]:
-    trees, methods = analysis.hierarchy, analysis.geometry
-    rows = [["Method", *TREE_TITLES.values()]]
+    trees, methods = analysis.hierarchies, analysis.geometry
+    rows, each = [["Method", *TREE_TITLES.values()]], [["Task", "Method", *TREE_TITLES.values()]]
     for m, method in enumerate(methods):
         cells = []
         for measure in TREE_TITLES:
             scale, digits = _unit(measure)
             ends = np.mean([tree.scores[measure][m] for tree in trees], axis=0)  # (seeds, 2)
             change = scale * float(seed_mean(ends[:, 1] - ends[:, 0]))
-            cells.append(f"{spread(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
+            cells.append(f"{mean_std(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
         rows.append([method, *cells])
-    chance = {n: float(np.mean([tree.chance[n] for tree in trees])) for n in TREE_TITLES}
-    rows.append(["chance", *(_guess(name, value) for name, value in chance.items())])
-    titles = {TREE_TITLES[name]: said for name, said in TREE_MEASURES.items()}
+    guesses = [tree.chance for tree in trees]
+
+    def guess(measure: str, value: float) -> str:
+        scale, digits = _unit(measure)
+        return f"{scale * value:.{digits}f}"
+
+    rows.append(
+        ["chance", *(guess(n, float(np.mean([g[n] for g in guesses]))) for n in TREE_TITLES)]
+    )
+    for tree, chance in zip(trees, guesses, strict=True):
+        for m, method in enumerate(methods):
+            cells = []
+            for name in TREE_TITLES:
+                first, last = seed_mean(tree.scores[name][m], 0)
+                cells.append(f"{guess(name, last)} (from {guess(name, first)})")
+            each.append([tree.task.name, method, *cells])
+        each.append([tree.task.name, "chance", *(guess(n, chance[n]) for n in TREE_TITLES)])
+    about = {TREE_TITLES[name]: text for name, text in TREE_MEASURES.items()}
     note = (
         "Chance: uniform guesses over the classes. TIE and LCA in edges, the others in percent. "
-        + "; ".join(f"{name}: {said}" for name, said in titles.items())
+        + "; ".join(f"{name}: {text}" for name, text in about.items())
         + "."
     )
-    found = {
+    tables = {
         "hierarchy": Table(
             f"Hierarchy scores, mean over {len(trees)} tasks with a class tree",
             rows,
             "After the last task, mean and sample standard deviation over seeds; in brackets the "
             f"change since the end of each task. {note}",
-            about=titles,
-        )
+            about=about,
+        ),
+        "hierarchy_tasks": Table(
+            "Hierarchy scores of each task",
+            each,
+            "After the last task, mean over seeds; in brackets at the end of the task itself. "
+            f"{note}",
+            about=about,
+        ),
     }
-    each = [["Task", "Method", *TREE_TITLES.values()]]
-    for tree in trees:
-        for m, method in enumerate(methods):
-            cells = []
-            for name in TREE_TITLES:
-                scale, digits = _unit(name)
-                first, last = scale * seed_mean(tree.scores[name][m], 0)
-                cells.append(f"{last:.{digits}f} (from {first:.{digits}f})")
-            each.append([tree.task, method, *cells])
-        cells = [_guess(name, tree.chance[name]) for name in TREE_TITLES]
-        each.append([tree.task, "chance", *cells])
-    found["hierarchy_tasks"] = Table(
-        "Hierarchy scores of each task",
-        each,
-        f"After the last task, mean over seeds; in brackets at the end of the task itself. {note}",
-        about=titles,
-    )
-    return found | _depth(analysis)
+    return tables | _depth(analysis)
 
 
 def _depth(analysis: Analysis) -> dict[str, Table]:
-    trees = [tree for tree in analysis.hierarchy if tree.radius is not None]
-    if not trees:
-        return {}
     rows = [["Task", "Names", "Depths", *analysis.geometry]]
-    for tree in trees:
-        radius = tree.radius
-        assert radius is not None
+    for tree in analysis.hierarchies:
+        if (radius := tree.radius) is None:
+            continue
         cells = []
         for correlation in np.asarray(radius.correlation):  # (seeds, 2)
             first, last = seed_mean(correlation, 0)
             cells.append("" if np.isnan(first + last) else f"{last:.3f} ({last - first:+.3f})")
-        rows.append([tree.task, str(radius.counts.sum()), str(len(radius.depths)), *cells])
+        rows.append([tree.task.name, str(radius.counts.sum()), str(len(radius.depths)), *cells])
+    if len(rows) == 1:
+        return {}
     return {
         "depth": Table(
             "Rank correlation of radius with depth, by task",

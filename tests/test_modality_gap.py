@@ -10,8 +10,8 @@ import pytest
 from hmcl_jax import lorentz
 from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.evaluation.portrait import centroid, portray
-from hmcl_jax.report.figures import draw_gap
+from hmcl_jax.evaluation.modality_gap import centroid, measure_gaps
+from hmcl_jax.report.figures.sweeps import draw_gap
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,11 +27,6 @@ def test_the_centroid_is_nearest_to_all():
 
     for _ in range(200):
         assert cost(middle) <= cost(middle + 1e-2 * rng.normal(size=4))
-
-
-def test_the_centroid_of_points_mirrored_at_the_origin_is_the_origin():
-    points = np.random.default_rng(1).normal(size=(9, 3))
-    np.testing.assert_allclose(centroid(np.concatenate([points, -points]), 10.0), 0, atol=1e-12)
 
 
 def two_clusters(apart: float) -> Task:
@@ -53,13 +48,13 @@ def two_clusters(apart: float) -> Task:
 def test_the_gap_of_two_clusters_is_their_distance(tmp_path):
     write_store(tmp_path / "s", [two_clusters(3.0)], name="s", backbone="b", K=4.0, tau=0.1)
     store = read_store(tmp_path / "s")
-    portraits, (gap,) = portray(store)
+    sides, (gap,) = measure_gaps(store)
     ends = np.zeros((2, 5), np.float32)
     ends[:, 0] = -1.5, 1.5
     expected = float(lorentz.distance(*ends, 4.0))
     assert gap.centroids == pytest.approx(expected, abs=0.1)
     assert gap.pairs == pytest.approx(expected, abs=0.2)
-    text, image = portraits
+    text, image = sides
     assert (text.modality, image.modality) == ("text", "image")
     assert (text.rows, image.rows) == (4, 12)
     along = image.plane[:, 0].mean() - text.plane[:, 0].mean()
@@ -78,7 +73,7 @@ def test_pairs_at_one_place_have_no_distance(tmp_path):
         arrays[f"{split}_pairs"] = pairs
     task = Task("same", "retrieval", "text", "image", arrays)
     write_store(tmp_path / "s", [task], name="s", backbone="b", K=4.0, tau=0.1)
-    _, (gap,) = portray(read_store(tmp_path / "s"))
+    _, (gap,) = measure_gaps(read_store(tmp_path / "s"))
     assert gap.pairs == pytest.approx(0, abs=1e-3)
     assert gap.centroids == pytest.approx(0, abs=1e-3)
     expected = float(np.asarray(lorentz.pairwise_distance(points, points, 4.0)).mean())
@@ -87,8 +82,8 @@ def test_pairs_at_one_place_have_no_distance(tmp_path):
 
 @pytest.mark.parametrize("tasks", [1, 3, 6])
 def test_the_figure_is_drawn(tmp_path, tasks):
-    portraits, _ = portray(synthetic_stream(tasks=tasks, retrieval_every=2))
-    draw_gap(portraits, tmp_path / "gap.png")
+    sides, _ = measure_gaps(synthetic_stream(tasks=tasks, retrieval_every=2))
+    draw_gap(sides, tmp_path / "gap.png")
     assert (tmp_path / "gap.png").read_bytes().startswith(b"\x89PNG")
 
 

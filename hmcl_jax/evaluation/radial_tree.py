@@ -1,9 +1,9 @@
-r"""The class tree of a task in the plane: radius as it is, movements as they are.
+r"""The class tree of a task in the plane, at the end of the task and at the end of the stream.
 
 As in the paper's figure of radial geometry (fig:imagenet_wordnet_radial_geometry), the final points
-are turned onto those of the task's end by a proper rotation before anything is drawn, so that what
-is seen is a change of radii and relations, not of the orientation that all points share. The
-two figures beside the drawing are of the points in full dimension, where no rotation matters:
+are aligned with those of the task's end by a proper rotation first, so that the drawing shows
+changes of radii and relations, not of the orientation that all points share. Two numbers go with
+it, of the points in full dimension, where no alignment is needed:
 
 - radial change :math:`\overline{|\Delta r_i|} / \overline{r_i}`, with :math:`r_i` the distance
   from the origin;
@@ -12,22 +12,12 @@ two figures beside the drawing are of the points in full dimension, where no rot
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hmcl_jax import lorentz
-from hmcl_jax.data.store import Store
-from hmcl_jax.evaluation.hierarchy import RadiusByDepth, Tree, make_tree, radius_by_depth
-from hmcl_jax.head import apply_head
-
-if TYPE_CHECKING:  # runs are made with the help of scores, which are here
-    from hmcl_jax.continual.run_reader import SavedRun
-
-TOP = "(all)"
+from hmcl_jax.evaluation.hierarchy import Tree
 
 
 def proper_rotation(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
@@ -69,7 +59,7 @@ class TreePoints:
 
     Attributes:
       task: its name.
-      tree: its class tree, below ``"(all)"`` if there are several on top.
+      tree: its class tree.
       names: of the n points, nodes of the tree.
       methods: names.
       seeds: of the runs.
@@ -86,73 +76,6 @@ class TreePoints:
     K: float
     before: NDArray[np.float32]
     after: NDArray[np.float32]
-
-    def by_depth(self) -> tuple[RadiusByDepth, RadiusByDepth]:
-        """Mean radius at each depth, of shape ``(methods, seeds, D)``: before and after."""
-        radii = (_radii(points, self.K) for points in (self.before, self.after))
-        first, last = (radius_by_depth(self.tree, r, self.names) for r in radii)
-        return first, last
-
-
-def measure_trees(runs: "Mapping[str, SavedRun]", store: Store) -> list[TreePoints]:
-    """The class trees of all tasks that have one with points, under the heads of some runs.
-
-    Args:
-      runs: by method, of the same seeds and tasks; see :func:`hmcl_jax.continual.read_runs`.
-      store: the stream that they are of.
-
-    Returns:
-      One :class:`TreePoints` per such task, in the order of the stream; the last task, which no
-      other follows, is left out.
-
-    Raises:
-      RunError: if a run is not finished; it says what to run again.
-    """
-    if not runs:
-        raise ValueError("runs must hold at least one run, got none.")
-    first = next(iter(runs.values()))
-    for name, run in runs.items():
-        if (run.seeds, run.order) != (first.seeds, first.order):
-            raise ValueError(
-                f"Runs must have one order and seeds to be compared, got others for {name}; "
-                "leave it out."
-            )
-    final = [run.heads() for run in runs.values()]
-    found = []
-    for index, name in enumerate(first.order[:-1]):
-        task = store[name]
-        features = task.arrays.get("tree_features")
-        if features is None or not task.tree:
-            continue
-        z = np.asarray(features, np.float32)
-        own = [run.heads(index + 1) for run in runs.values()]
-        before, after = (
-            np.stack([_applied(heads[task.general], z, store.K) for heads in every])
-            for every in (own, final)
-        )
-        children = {child for child, _ in task.tree}
-        tops = set(task.tree_names) - children
-        tree = make_tree(
-            task.tree,
-            task.classes if task.classes else task.tree_names,
-            root=TOP if len(tops) > 1 or set(task.classes) - set(task.tree_names) else None,
-        )
-        found.append(
-            TreePoints(
-                *(name, tree, task.tree_names, tuple(runs), first.seeds, float(store.K)),
-                *(before, after),
-            )
-        )
-    return found
-
-
-@jax.jit
-def _jitted(W: jax.Array, z: jax.Array, K: jax.Array) -> jax.Array:
-    return jax.vmap(apply_head, (0, None, None))(W, z, K)
-
-
-def _applied(W: np.ndarray, z: np.ndarray, K: float) -> NDArray[np.float32]:
-    return np.asarray(_jitted(np.asarray(W, np.float32), z, K), np.float32)
 
 
 def _radii(points: ArrayLike, K: float) -> NDArray[np.float64]:
@@ -187,16 +110,16 @@ class RadialTree:
 def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
     """Lays a class tree out in the plane for every method.
 
-    The points at the end of the task are turned onto those of the first method, and the final ones
-    onto their own task's end. Radius is the distance from the origin in full dimension. The angle
-    of a point is that in the plane of the first method's two largest principal components, seen
-    from its mean, at the first method's task end; from there it is turned by the angle, in full
-    dimension, by which the point has moved, to the side to which the plane shows it. So no movement
-    is drawn larger or smaller than it is, wherever the plane is seen from.
+    The points at the end of the task are aligned with those of the first method, and the final
+    points with those of their own task's end. The radius is the distance from the origin in full
+    dimension. The angle starts as that in the plane of the two largest principal components of the
+    first method's points at the task's end, seen from their mean. From there it changes by the
+    angle, in full dimension, by which the point has moved, to the side to which it moved in that
+    plane. So a movement is drawn as large as it is.
 
     Args:
-      points: of :func:`measure_trees`.
-      seed: of the run that is drawn. Default: the first.
+      points: of the names.
+      seed: whose points are drawn. Default: the first.
 
     Returns:
       A :class:`RadialTree`.
@@ -223,14 +146,14 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
             drawn, (start, end), (onto, onto @ proper_rotation(end, start)), strict=True
         ):
             here = p @ Q.T
-            shown = np.sin(seen(here) - seen(there))
-            angles = angles + np.where(shown < 0, -1, 1) * _angles(there, here)
+            turned = np.sin(seen(here) - seen(there))
+            angles = angles + np.where(turned < 0, -1, 1) * _angles(there, here)
             side.append(np.stack([angles, _radii(p, points.K)], axis=1))
             there = here
-    place = {name: i for i, name in enumerate(points.names)}
+    index = {name: i for i, name in enumerate(points.names)}
     node = {name: i for i, name in enumerate(points.tree.names)}
     above = [int(points.tree.parents[node[name]]) for name in points.names]
-    parents = [place.get(points.tree.names[up], -1) if up >= 0 else -1 for up in above]
+    parents = [index.get(points.tree.names[up], -1) if up >= 0 else -1 for up in above]
     before, after = (np.stack(side) for side in drawn)
     return RadialTree(
         methods=points.methods,

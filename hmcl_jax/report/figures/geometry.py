@@ -7,10 +7,10 @@ import numpy as np
 
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.hierarchy import RadiusByDepth
-from hmcl_jax.evaluation.radial import RadialTree
-from hmcl_jax.evaluation.seeds import seed_mean
-from hmcl_jax.report import canvas
-from hmcl_jax.report.canvas import INK, WIDTH, Look, Paths, shown
+from hmcl_jax.evaluation.radial_tree import RadialTree
+from hmcl_jax.evaluation.statistics import seed_mean, seed_std
+from hmcl_jax.report.figures import style
+from hmcl_jax.report.figures.style import INK, WIDTH, Look, Paths, short
 
 LABEL = 22  # characters of a method's name beside its row
 FEW = 4  # methods that can be told apart within the row of a task
@@ -26,17 +26,13 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
     """Draws the four measures of drift: every old task, and the mean of every method.
 
     With more than four methods the tasks are not named: each is a dot in the row of its method.
-
-    Args:
-      drift: what was measured.
-      path: of the picture, or several; the ending says the format.
-      against: the method to compare with; without it in `drift`, no reduction is written.
+    Without the method to compare with in `drift`, no reduction is written.
     """
-    looks = canvas.looks(drift.methods)
+    looks = style.looks(drift.methods)
     few = len(drift.methods) <= FEW
     tasks, methods = len(drift.tasks), len(drift.methods)
     heights = [0.19 * tasks * few + 0.01, 0.21 * methods + 0.1]
-    with canvas.sheet(path) as plt:
+    with style.sheet(path) as plt:
         figure, axes = plt.subplots(
             *(2 if few else 1, 4),
             figsize=(WIDTH, sum(heights) + 1.5),
@@ -56,21 +52,21 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
             axes[-1, measure].locator_params(axis="x", nbins=3 if most < 20 else 2)
         if few:
             marks = [" (R)" if kind == "retrieval" else "" for kind in drift.kinds]
-            names = [f"{shown(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
+            names = [f"{short(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
             axes[0, 0].set_yticks(range(tasks), names)
             axes[0, 0].set_ylim(tasks - 0.4, -0.6)
-        axes[-1, 0].set_yticks(range(methods), [shown(name, LABEL) for name in drift.methods])
+        axes[-1, 0].set_yticks(range(methods), [short(name, LABEL) for name in drift.methods])
         axes[-1, 0].set_ylim(methods - 0.4, -0.6)
         dots = {"marker": ".", "color": INK, "linestyle": "", "alpha": 0.5}
         if few:
-            canvas.legend(figure, looks)
+            style.legend(figure, looks)
         else:
-            canvas.legend(figure, {}, {"one old task": dots, "mean of the old tasks": _BIG})
+            style.legend(figure, {}, {"one old task": dots, "mean of the old tasks": _BIG})
         title = "Drift from the end of each task to the end of the stream; lower is better"
         if against in drift.methods:
-            title += f"\n(percent: change of the mean against {shown(against)})"
+            title += f"\n(percent: change of the mean against {short(against)})"
         figure.suptitle(title)
-        canvas.save(figure, path)
+        style.save(figure, path)
 
 
 _BIG = {"marker": "o", "color": INK, "linestyle": ""}
@@ -83,7 +79,7 @@ def _task_rows(axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look])
         rows = np.arange(len(drift.tasks)) + (index - (count - 1) / 2) * 0.6 / count
         axes.errorbar(
             *(seed_mean(values, 0), rows),
-            xerr=canvas.spread(values, axis=0),
+            xerr=seed_std(values, axis=0),
             color=look.color,
             marker=look.marker,
             linestyle="",
@@ -94,7 +90,7 @@ def _task_rows(axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look])
     for row, kind in enumerate(drift.kinds):
         if kind == "retrieval":
             axes.axhspan(row - 0.5, row + 0.5, color=INK, alpha=0.07, linewidth=0, zorder=0)
-    canvas.rules(axes)
+    style.rules(axes)
     axes.tick_params(axis="y", length=0)
 
 
@@ -105,7 +101,7 @@ def _method_rows(
     cut = seed_mean(drift.reduction(against)[..., measure], 1) if against in looks else None
     for row, (name, look) in enumerate(looks.items()):
         tasks = seed_mean(drift.values[row, :, :, measure], 0)
-        error = float(canvas.spread(mean[row]))
+        error = float(seed_std(mean[row]))
         axes.plot(tasks, np.full(len(tasks), row), ".", color=look.color, alpha=0.45, markersize=4)
         axes.errorbar(
             *(seed_mean(mean[row]), row),
@@ -119,39 +115,34 @@ def _method_rows(
         )
         if cut is not None and name != against and np.isfinite(cut[row]):
             axes.text(
-                *(1.0, row, f"{-100 * cut[row]:+.0f} %".replace("-", canvas.MINUS)),
+                *(1.0, row, f"{-100 * cut[row]:+.0f} %".replace("-", style.MINUS)),
                 transform=axes.get_yaxis_transform(),
                 va="center",
                 fontsize=6.5,
             )
-    canvas.rules(axes)
+    style.rules(axes)
     axes.tick_params(axis="y", length=0)
 
 
 def draw_norms(drift: Drift, path: Paths) -> None:
-    """Draws how the norms of old anchors changed: distributions of final over task-end norm.
-
-    Args:
-      drift: what was measured.
-      path: of the picture, or several; the ending says the format.
-    """
-    looks = canvas.looks(drift.methods)
+    """Draws how the norms of old anchors changed: distributions of final over task-end norm."""
+    looks = style.looks(drift.methods)
     count = len(drift.methods)
-    with canvas.sheet(path) as plt:
+    with style.sheet(path) as plt:
         size = (WIDTH, 0.5 + 0.32 * count)
-        figure, panels, _ = canvas.grid(
+        figure, panels, _ = style.grid(
             *(plt, len(drift.norms), 3, size, 0.9), sharex=True, sharey=True
         )
-        known = [held.ratios[np.isfinite(held.ratios)] for held in drift.norms.values()]
+        known = [norms.ratios[np.isfinite(norms.ratios)] for norms in drift.norms.values()]
         pooled = np.concatenate([*known, np.ones(1)])
         low, high = np.quantile(pooled, [0.001, 0.999])
         room = max(0.02, 0.05 * (high - low))
         low, high = min(low, 1) - room, max(high, 1) + room
         edges = np.linspace(low, high, 101)
         middles = (edges[1:] + edges[:-1]) / 2
-        for axes, (modality, held) in zip(panels, drift.norms.items(), strict=True):
+        for axes, (modality, norms) in zip(panels, drift.norms.items(), strict=True):
             for row, look in enumerate(looks.values()):
-                ratios = held.ratios[row].reshape(-1)
+                ratios = norms.ratios[row].reshape(-1)
                 ratios = ratios[np.isfinite(ratios)]
                 if not ratios.size:
                     continue
@@ -164,7 +155,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                     alpha=0.75,
                     linewidth=0,
                 )
-                median = float(seed_mean(held.contraction()[row]))
+                median = float(seed_mean(norms.contraction()[row]))
                 axes.plot([median] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=1.2)
                 axes.text(
                     *(1.01, row, f"{median:.4f}"),
@@ -173,38 +164,32 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                     fontsize=7,
                 )
             axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
-            axes.set_title(f"{shown(modality)} (at the right: median)")
+            axes.set_title(f"{short(modality)} (at the right: median)")
             axes.tick_params(axis="y", length=0)
             axes.tick_params(labelbottom=True)
-            canvas.rules(axes)
+            style.rules(axes)
         panels[0].set_xlim(low, high)
-        panels[0].set_yticks(range(count), [shown(name, LABEL) for name in drift.methods])
+        panels[0].set_yticks(range(count), [short(name, LABEL) for name in drift.methods])
         panels[0].set_ylim(count - 0.4, -0.6)
         figure.supxlabel("Euclidean norm at the end of the stream / at the end of the task", size=8)
         figure.suptitle(
             "Norms of the anchors of all old tasks and seeds: below 1 is contraction\n"
             "(smoothed histograms, beyond 0.1 % at either end put at the edge)"
         )
-        canvas.save(figure, path)
+        style.save(figure, path)
 
 
 def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
-    """Draws the class tree of a task in the plane for every method, at its end and finally.
-
-    Args:
-      tree: of :func:`hmcl_jax.evaluation.radial_tree`.
-      path: of the picture, or several; the ending says the format.
-      title: which task and seed it is of.
-    """
+    """Draws a class tree in the plane for every method, at the end of its task and finally."""
     radii = np.concatenate([tree.before[..., 1].ravel(), tree.after[..., 1].ravel()])
     low, high = float(radii.min()), float(radii.max())
     inner = max(0.0, low - 0.4 * (high - low)) if low > 0.4 * high else 0.0
     width = high - inner or 1.0
-    with canvas.sheet(path) as plt:
+    with style.sheet(path) as plt:
         from matplotlib.ticker import MaxNLocator
 
-        size = (WIDTH, 2.45) if len(tree.methods) > 1 else (WIDTH, 4.2)
-        figure, panels, _ = canvas.grid(plt, len(tree.methods), 3, size, 1.4)
+        height = 2.45 if len(tree.methods) > 1 else 4.2
+        figure, panels, _ = style.grid(plt, len(tree.methods), 3, (WIDTH, height), 1.4)
         scale = plt.Normalize(tree.depths.min(), max(tree.depths.max(), tree.depths.min() + 1))
         rings = [
             r for r in MaxNLocator(4).tick_values(inner, high) if inner + 0.1 * width < r <= high
@@ -238,9 +223,10 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
                 axes.plot(*first.T, "o", mfc="none", mec=INK, mew=0.4, markersize=2.5, alpha=0.6)
             for depth in np.unique(tree.depths):
                 colour = plt.get_cmap("viridis")(scale(depth))
-                _dots(axes, last[tree.depths == depth], colour, 2.5 if crowded else 4, width)
+                size = 2.5 if crowded else 4
+                axes.plot(*last[tree.depths == depth].T, "o", color=colour, mew=0, markersize=size)
             axes.set_title(
-                f"{shown(name)}\nrad. {100 * tree.radial_change[index]:.1f} %   "
+                f"{short(name)}\nrad. {100 * tree.radial_change[index]:.1f} %   "
                 f"pair. {100 * tree.pair_change[index]:.1f} %",
                 fontsize=7.5,
             )
@@ -268,24 +254,9 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             "radius and of pairwise distance, over their means, in full dimension.",
             fontsize=7,
         )
-        said = f"\n{shown(title, 60)}" if title else ""
-        figure.suptitle(f"Class tree, turned onto the task's end by a proper rotation{said}")
-        canvas.save(figure, path)
-
-
-def _dots(axes: Any, points: np.ndarray, colour: Any, size: float, width: float) -> None:
-    """Dots as ends of lines without length: one short path, where markers are one element each."""
-    ends = np.stack(
-        [points, points + np.array([1e-4 * width, 0]), np.full_like(points, np.nan)], axis=1
-    )
-    axes.plot(
-        *ends.reshape(-1, 2).T,
-        color=colour,
-        linewidth=size,
-        solid_capstyle="round",
-        snap=False,
-        zorder=3,
-    )
+        name = f"\n{short(title, 60)}" if title else ""
+        figure.suptitle(f"Class tree, aligned with the task's end by a proper rotation{name}")
+        style.save(figure, path)
 
 
 def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
@@ -302,7 +273,7 @@ def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float, most: 
             taken.append((x, y))
             side = "left" if x < 0 else "right"
             axes.annotate(
-                *(shown(tree.names[i], 14), (x, y)),
+                *(short(tree.names[i], 14), (x, y)),
                 xytext=(3 if x < 0 else -3, 3),
                 textcoords="offset points",
                 fontsize=5.5,
@@ -319,44 +290,32 @@ def draw_depth(
 ) -> None:
     """Draws mean radius at every depth of a class tree, at the end of its task and finally.
 
-    Args:
-      methods: names.
-      before: of :func:`hmcl_jax.evaluation.radius_by_depth` at the end of the task, its means of
-        shape ``(methods, seeds, D)``.
-      after: the same at the end of the stream.
-      path: of the picture, or several; the ending says the format.
-      title: which task it is of.
+    Means of `before` and `after` have shape ``(methods, seeds, depths)``.
     """
-    for name, held in (("before", before), ("after", after)):
-        if held.means.ndim != 3 or len(held.means) != len(methods):
-            raise ValueError(
-                f"{name}.means must have shape (methods, seeds, depths) for {len(methods)} "
-                f"methods, got {held.means.shape}."
-            )
-    looks = canvas.looks(methods)
-    with canvas.sheet(path) as plt:
-        figure, panels, across = canvas.grid(
+    looks = style.looks(methods)
+    with style.sheet(path) as plt:
+        figure, panels, across = style.grid(
             *(plt, len(methods), 3, (WIDTH, 1.65), 0.95), sharex=True, sharey=True
         )
-        for index, (axes, (name, look)) in enumerate(zip(panels, looks.items(), strict=True)):
+        for index, (axes, (name, own)) in enumerate(zip(panels, looks.items(), strict=True)):
             rho = []
-            for held, style in (
+            for radius, look in (
                 (before, {"color": INK, "linestyle": "--", "alpha": 0.7}),
-                (after, {"color": look.color, "marker": look.marker, "markersize": 4}),
+                (after, {"color": own.color, "marker": own.marker, "markersize": 4}),
             ):
-                means = held.means[index]
+                means = radius.means[index]
                 axes.errorbar(
-                    *(held.depths, seed_mean(means, 0)),
-                    yerr=canvas.spread(means, axis=0),
+                    *(radius.depths, seed_mean(means, 0)),
+                    yerr=seed_std(means, axis=0),
                     elinewidth=0.7,
-                    **style,
+                    **look,
                 )
-                mean = float(seed_mean(np.asarray(held.correlation)[index]))
-                rho.append(("none" if np.isnan(mean) else f"{mean:.2f}").replace("-", canvas.MINUS))
-            axes.set_title(f"{shown(name)}\nrank correlation {rho[0]} → {rho[1]}", fontsize=7)
+                mean = float(seed_mean(np.asarray(radius.correlation)[index]))
+                rho.append(("none" if np.isnan(mean) else f"{mean:.2f}").replace("-", style.MINUS))
+            axes.set_title(f"{short(name)}\nrank correlation {rho[0]} → {rho[1]}", fontsize=7)
             axes.tick_params(labelbottom=True)
             axes.set_xticks(before.depths)
-            canvas.rules(axes, "y")
+            style.rules(axes, "y")
             if index % across == 0:
                 axes.set_ylabel("mean radius", fontsize=7)
         for axes in panels[-across:]:
@@ -365,10 +324,10 @@ def draw_depth(
             f"{depth}:\N{NO-BREAK SPACE}{count}"
             for depth, count in zip(before.depths, before.counts, strict=True)
         )
-        counts = canvas.wrapped(
+        counts = style.wrapped(
             f"rank correlation of radius with depth: task end → final; names by depth: {counts}"
         )
-        canvas.legend(
+        style.legend(
             figure,
             {},
             {
@@ -376,10 +335,10 @@ def draw_depth(
                 "end of the stream": {"color": INK, "marker": "o", "markersize": 4},
             },
         )
-        said = f": {shown(title, 30)}" if title else ""
+        name = f": {short(title, 30)}" if title else ""
         figure.suptitle(
-            f"Distance from the origin by depth{said} (mean over seeds ± standard deviation)\n"
+            f"Distance from the origin by depth{name} (mean over seeds ± standard deviation)\n"
             f"{counts}",
             fontsize=8,
         )
-        canvas.save(figure, path)
+        style.save(figure, path)

@@ -1,7 +1,7 @@
-"""What all figures share: the sheet they are drawn on, colours, names, and files.
+"""Style of all figures: colours and markers of methods, fonts, labels, files.
 
 Text, axes and rules are drawn in one colour, :data:`INK`, in greys by its opacity alone, so that a
-figure within a page can take the page's own colour of text; see :mod:`hmcl_jax.report.inline`.
+figure within a page can take the page's own colour of text.
 """
 
 import contextlib
@@ -14,14 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hmcl_jax import _files
-from hmcl_jax.evaluation.seeds import seed_std
-from hmcl_jax.report.inline import INK, inline_svg
+from hmcl_jax._extras import require
 
-__all__ = ["INK", "Look", "Paths", "inline_svg", "looks", "save", "sheet", "shown", "spread"]
-
+INK = "#1c1e21"
 WIDTH = 7.2  # inches; at 96 dots per inch, 700 pixels
 ENDINGS = (".png", ".pdf", ".svg")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -35,59 +31,19 @@ MINUS = "\N{MINUS SIGN}"
 MARKERS = "osD^vP<X>*ph"
 MARKER_STEP = 5  # from one user of a colour to the next; it meets all twelve markers
 SHADES = (0.0, -0.4, 0.4)  # of a colour that several have
-# The paper's grey, blue and green for its three, and what is apart from them for the others.
+# The paper's grey, blue and green for its three methods; colours apart from them for the others.
 OWN = (
     *("hmcl_mr", "hmcl_rotation", "hmcl_ca", "dns", "nullspace", "ewc"),
     *("vanilla", "agem", "gem", "cflat", "derpp", "joint"),
 )
 KNOWN = {name: index for index, name in enumerate(OWN)}
-STYLE = {
-    "axes.edgecolor": INK,
-    "axes.facecolor": "none",
-    "axes.labelcolor": INK,
-    "axes.labelsize": 8,
-    "axes.linewidth": 0.6,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 8.5,
-    "axes.unicode_minus": True,
-    "figure.titlesize": 9.5,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],
-    "font.size": 7.5,
-    "hatch.color": INK,
-    "hatch.linewidth": 0.5,
-    "image.interpolation": "none",
-    "legend.fontsize": 7.5,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "lines.linewidth": 1.2,
-    "path.simplify": False,  # dots may be lines without length
-    "text.color": INK,
-    "text.parse_math": False,  # names may hold dollar signs
-    "xtick.color": INK,
-    "xtick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.color": INK,
-    "ytick.labelsize": 7,
-    "ytick.major.width": 0.6,
-}
-# "none" leaves text as text; with a salt, names within the file are the same every time.
-FILES = {"svg.fonttype": "none", "svg.hashsalt": "hmcl_jax", "pdf.fonttype": 42}
+STYLE = Path(__file__).with_name("hmcl.mplstyle")
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot for drawing into files."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError(
-            "Pictures need matplotlib: pip install 'hmcl_jax[report]' (or the package alone)."
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """matplotlib.pyplot, set up for drawing into files."""
+    plt = require("matplotlib.pyplot", "report")
+    plt.switch_backend("Agg")
     return plt
 
 
@@ -115,7 +71,7 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
       beyond three times twelve do looks repeat.
 
     Example:
-      >>> from hmcl_jax.report.canvas import looks
+      >>> from hmcl_jax.report.figures.style import looks
       >>> print(looks(["mine", "vanilla"])["vanilla"])
       Look(color='#8C8C8C', marker='<')
     """
@@ -128,15 +84,15 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
         elif name not in taken:
             wished = zlib.crc32(name.encode("utf8", "replace")) % len(COLOURS)
             order = [(wished + i) % len(COLOURS) for i in range(len(COLOURS))]
-            held = list(taken.values())
-            taken[name] = min(order, key=held.count)
-    found, used = {}, [0] * len(COLOURS)
-    for name, place in taken.items():
-        turn = used[place]
-        used[place] += 1
-        marker = MARKERS[(place + turn * MARKER_STEP) % len(MARKERS)]
-        found[name] = Look(_shade(COLOURS[place], SHADES[turn % len(SHADES)]), marker)
-    return {name: found[name] for name in names}
+            used_by = list(taken.values())
+            taken[name] = min(order, key=used_by.count)
+    by_name, used = {}, [0] * len(COLOURS)
+    for name, index in taken.items():
+        turn = used[index]
+        used[index] += 1
+        marker = MARKERS[(index + turn * MARKER_STEP) % len(MARKERS)]
+        by_name[name] = Look(_shade(COLOURS[index], SHADES[turn % len(SHADES)]), marker)
+    return {name: by_name[name] for name in names}
 
 
 def _shade(colour: str, share: float) -> str:
@@ -146,19 +102,12 @@ def _shade(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(c + abs(share) * (aim - c)):02X}" for c in channels)
 
 
-def shown(name: str, limit: int = 24) -> str:
-    """A name in one line that is fit for a figure, cut after `limit` characters.
-
-    Args:
-      name: any text.
-      limit: characters, at least 2.
-
-    Returns:
-      The text, with characters that no file may hold replaced.
+def short(name: str, limit: int = 24) -> str:
+    """A name in one line that every file can hold, cut after `limit` characters.
 
     Example:
-      >>> from hmcl_jax.report.canvas import shown
-      >>> print(shown("a very long name", 8))
+      >>> from hmcl_jax.report.figures.style import short
+      >>> print(short("a very long name", 8))
       a very …
     """
     line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]", " ", str(name))
@@ -166,61 +115,32 @@ def shown(name: str, limit: int = 24) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def wrapped(text: str, width: int = 110) -> str:
-    """A note in several lines, as many characters as a figure is wide in small type."""
-    return "\n".join(textwrap.wrap(text, width))
-
-
-def spread(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Sample standard deviation over seeds, NaN left out; 0 for a single seed, which has none."""
-    return np.asarray(seed_std(values, axis))
+def wrapped(text: str) -> str:
+    """A note in lines as long as a figure is wide in small type."""
+    return "\n".join(textwrap.wrap(text, 110))
 
 
 def checked(paths: Paths) -> list[Path]:
-    """The files to write, with endings that are known.
-
-    Args:
-      paths: one or several.
-
-    Raises:
-      ValueError: for another ending, or for none at all.
-    """
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found = [Path(path) for path in several]
-    if not found:
-        raise ValueError("path must name at least one picture, got none.")
-    for path in found:
+    """The files to write; refuses endings that are not known."""
+    several = [paths] if isinstance(paths, str | os.PathLike) else paths
+    files = [Path(path) for path in several]
+    for path in files:
         if path.suffix.lower() not in ENDINGS:
             raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
-    return found
+    return files
 
 
 @contextlib.contextmanager
 def sheet(paths: Paths) -> Iterator[Any]:
-    """matplotlib.pyplot in the style of all figures; what was drawn is closed at the end.
+    """matplotlib.pyplot in the style of all figures; its figures are closed at the end.
 
-    Args:
-      paths: where it will be saved, so that wrong ones are refused before anything is drawn.
-
-    Example:
-      >>> import tempfile
-      >>> from pathlib import Path
-      >>> from hmcl_jax.report import canvas
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     path = Path(folder) / "line.svg"
-      ...     with canvas.sheet(path) as plt:
-      ...         figure, axes = plt.subplots()
-      ...         drawn = axes.plot([0, 1], [0, 1], color=canvas.INK)
-      ...         canvas.save(figure, path)
-      ...     path.read_text("utf8").startswith("<?xml")
-      True
+    Paths that cannot be saved to are refused before anything is drawn.
     """
     checked(paths)
     plt = pyplot()
     before = set(plt.get_fignums())
     with plt.rc_context(), warnings.catch_warnings():
-        plt.rcdefaults()
-        plt.rcParams.update(STYLE | FILES)
+        plt.style.use(["default", STYLE])
         # A font without an emoji draws a box; text that stays text may still find its glyph.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .*")
@@ -231,18 +151,13 @@ def sheet(paths: Paths) -> Iterator[Any]:
                 plt.close(number)
 
 
-def save(figure: Any, paths: Paths, title: str = "") -> None:
+def save(figure: Any, paths: Paths) -> None:
     """Saves a figure in several formats, each file whole or not at all.
 
     The same figure gives the same bytes: no file holds a date. SVG files keep text as text and have
     no background.
-
-    Args:
-      figure: drawn on a :func:`sheet`.
-      paths: of the pictures; their endings say the formats.
-      title: for those who cannot see it. Default: the figure's own.
     """
-    title = shown(title or figure.get_suptitle() or "figure", 300)
+    title = short(figure.get_suptitle() or "figure", 300)
     metadata: dict[str, dict[str, Any]] = {
         ".svg": {"Date": None, "Creator": None, "Title": title},
         ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -250,11 +165,11 @@ def save(figure: Any, paths: Paths, title: str = "") -> None:
     }
     for path in checked(paths):
         ending = path.suffix.lower()
-        with _files.whole_file(path) as partial, pyplot().rc_context(FILES):
+        with _files.whole_file(path) as partial, pyplot().rc_context(fname=STYLE):
             figure.savefig(
                 partial,
                 format=ending[1:],
-                dpi=100 if ending == ".svg" else 150,  # of what is rasterised
+                dpi=100 if ending == ".svg" else 150,  # of rasterised parts
                 facecolor="none" if ending == ".svg" else "white",
                 metadata=metadata[ending],
             )
@@ -265,7 +180,7 @@ def legend(figure: Any, known: Mapping[str, Look], others: Mapping[str, Any] | N
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=shown(name))
+        Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=short(name))
         for name, look in known.items()
     ]
     handles += [Line2D([], [], label=label, **look) for label, look in (others or {}).items()]
@@ -286,18 +201,10 @@ def rules(axes: Any, axis: str = "x") -> None:
 def grid(
     plt: Any, panels: int, across: int, size: tuple[float, float], extra: float = 0.6, **more: Any
 ) -> Any:
-    """A figure with room for some panels, and the axes of those alone.
+    """A figure with some panels, at most `across` side by side; their axes, and how many are.
 
-    Args:
-      plt: of :func:`sheet`.
-      panels: how many.
-      across: at most so many side by side.
-      size: inches across all of it, and down per row of panels.
-      extra: inches down for what is above and below the panels.
-      **more: for ``subplots``.
-
-    Returns:
-      The figure, its axes in a list, and how many are side by side.
+    Its size is in inches: across all of it, down per row of panels, and `extra` for titles and
+    legends. Further settings are those of ``subplots``.
     """
     across = 2 if panels == 4 and across == 3 else min(across, panels)
     down = -(-panels // across)

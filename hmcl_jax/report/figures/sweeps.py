@@ -2,15 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmcl_jax.report import canvas
-from hmcl_jax.report.canvas import INK, Paths
-
-if TYPE_CHECKING:
-    from hmcl_jax.evaluation.portrait import Portrait
+from hmcl_jax.evaluation.modality_gap import Side
+from hmcl_jax.evaluation.statistics import seed_std
+from hmcl_jax.report.figures import style
+from hmcl_jax.report.figures.style import INK, Paths, short
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,25 +41,22 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
       curves: what to draw.
       path: of the picture, or several; the ending says the format.
     """
-    with canvas.sheet(path) as plt:
+    with style.sheet(path) as plt:
         figure, axes = plt.subplots(figsize=(8.4, 5.6), layout="constrained")
-        looks = canvas.looks(curve.family for curve in curves)
+        looks = style.looks(curve.family for curve in curves)
         for number, curve in enumerate(curves):
             x, y = curve.forgetting.mean(axis=1), curve.immediate.mean(axis=1)
-            spread = {
-                "xerr": canvas.spread(curve.forgetting),
-                "yerr": canvas.spread(curve.immediate),
-            }
             axes.errorbar(
                 *(x, y),
-                **spread,
+                xerr=seed_std(curve.forgetting),
+                yerr=seed_std(curve.immediate),
                 color=looks[curve.family].color,
                 linestyle="--" if curve.replay else "-",
                 marker="os^Dv<>P*X"[number % 10],
                 markersize=5,
                 linewidth=1.4,
                 elinewidth=0.7,
-                label=canvas.shown(curve.label, 40),
+                label=short(curve.label, 40),
             )
             if len(x) > 1:
                 for end in (0, -1):
@@ -83,7 +78,7 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
         axes.set_ylabel("immediate score, mean over tasks (%)")
         figure.suptitle("Stability and plasticity: up and left is better")
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        canvas.save(figure, path)
+        style.save(figure, path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,14 +110,14 @@ def draw_budget(
       path: of the picture, or several; the ending says the format.
       note: what to know of the pairs, below the axis.
     """
-    with canvas.sheet(path) as plt:
+    with style.sheet(path) as plt:
         figure, axes = plt.subplots(figsize=(8.4, 5.0), layout="constrained")
-        looks = canvas.looks([*lines, *(curve.label for curve in curves)])
+        looks = style.looks([*lines, *(curve.label for curve in curves)])
         sizes = sorted({int(size) for curve in curves for size in curve.pairs})
         least = min((size for size in sizes if size), default=1)
-        place = {size: np.log2(size) if size else np.log2(least) - 1 for size in sizes}
+        position = {size: np.log2(size) if size else np.log2(least) - 1 for size in sizes}
         for number, (label, overall) in enumerate(lines.items()):
-            middle, width = np.mean(overall), canvas.spread(np.asarray(overall))
+            middle, width = np.mean(overall), seed_std(np.asarray(overall))
             axes.axhspan(
                 middle - width, middle + width, color=looks[label].color, alpha=0.12, linewidth=0
             )
@@ -131,14 +126,14 @@ def draw_budget(
                 color=looks[label].color,
                 linestyle=("-", "--", "-.", ":")[number % 4],
                 linewidth=1.4,
-                label=canvas.shown(label, 40),
+                label=short(label, 40),
             )
         for curve in curves:
-            look, x = looks[curve.label], np.array([place[int(size)] for size in curve.pairs])
-            kept = np.array(curve.pairs) > 0
-            y, bars = curve.overall.mean(axis=1), canvas.spread(curve.overall)
+            look, x = looks[curve.label], np.array([position[int(size)] for size in curve.pairs])
+            some = np.array(curve.pairs) > 0
+            y, bars = curve.overall.mean(axis=1), seed_std(curve.overall)
             axes.plot(x, y, color=look.color, linestyle=":", linewidth=1.0)
-            axes.plot(x[kept], y[kept], color=look.color, linewidth=1.4)
+            axes.plot(x[some], y[some], color=look.color, linewidth=1.4)
             axes.errorbar(
                 *(x, y, bars),
                 color=look.color,
@@ -146,29 +141,29 @@ def draw_budget(
                 marker=look.marker,
                 markersize=5,
                 elinewidth=0.7,
-                label=canvas.shown(curve.label, 40),
+                label=short(curve.label, 40),
             )
-        axes.set_xticks([place[size] for size in sizes], [str(size) for size in sizes])
+        axes.set_xticks([position[size] for size in sizes], [str(size) for size in sizes])
         axes.set_xlabel("pairs kept in all" + (f"\n{note}" if note else ""))
         axes.set_ylabel("Overall: mean final score (%)")
-        canvas.rules(axes, "y")
+        style.rules(axes, "y")
         figure.suptitle("Final score against pairs kept; lines keep none")
         if curves or lines:
             axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        canvas.save(figure, path)
+        style.save(figure, path)
 
 
-def draw_gap(portraits: Sequence["Portrait"], path: Paths) -> None:
+def draw_gap(sides: Sequence[Side], path: Paths) -> None:
     """Draws where the modalities of every task lie: radii, and the plane that parts them.
 
     Args:
-      portraits: of the sides of all tasks.
+      sides: of the sides of all tasks.
       path: of the picture, or several; the ending says the format.
     """
-    with canvas.sheet(path) as plt:
-        tasks = list(dict.fromkeys(portrait.task for portrait in portraits))
-        modalities = list(dict.fromkeys(portrait.modality for portrait in portraits))
-        colour = {m: canvas.COLOURS[i % len(canvas.COLOURS)] for i, m in enumerate(modalities)}
+    with style.sheet(path) as plt:
+        tasks = list(dict.fromkeys(side.task for side in sides))
+        modalities = list(dict.fromkeys(side.modality for side in sides))
+        colour = {m: style.COLOURS[i % len(style.COLOURS)] for i, m in enumerate(modalities)}
         across = min(4, len(tasks))
         down = -(-len(tasks) // across)
         size = (2.6 + 1.9 * across, max(2.6, 1.7 * down) + 0.5)
@@ -177,23 +172,23 @@ def draw_gap(portraits: Sequence["Portrait"], path: Paths) -> None:
         radii = figure.add_subplot(grid[:, 0])
         for number, task in enumerate(tasks):
             plane = figure.add_subplot(grid[number // across, 1 + number % across])
-            plane.set_title(canvas.shown(task), fontsize=7)
+            plane.set_title(short(task), fontsize=7)
             plane.tick_params(labelsize=5)
-            for portrait in portraits:
-                if portrait.task == task:
-                    look = {"color": colour[portrait.modality]}
+            for side in sides:
+                if side.task == task:
+                    look = {"color": colour[side.modality]}
                     plane.scatter(
-                        *portrait.plane.T, s=3, alpha=0.6, linewidths=0, rasterized=True, **look
+                        *side.plane.T, s=3, alpha=0.6, linewidths=0, rasterized=True, **look
                     )
-                    low, middle, high = np.quantile(portrait.radii, [0, 0.5, 1])
-                    place = -number - 0.15 * modalities.index(portrait.modality)
-                    radii.plot([low, high], [place, place], linewidth=1.5, **look)
-                    radii.plot([middle], [place], marker="o", markersize=4, **look)
+                    low, middle, high = np.quantile(side.radii, [0, 0.5, 1])
+                    position = -number - 0.15 * modalities.index(side.modality)
+                    radii.plot([low, high], [position, position], linewidth=1.5, **look)
+                    radii.plot([middle], [position], marker="o", markersize=4, **look)
         for modality, shade in colour.items():
-            radii.plot([], [], color=shade, marker="o", label=canvas.shown(modality))
-        radii.set_yticks(-np.arange(len(tasks)), list(map(canvas.shown, tasks)), fontsize=6)
+            radii.plot([], [], color=shade, marker="o", label=short(modality))
+        radii.set_yticks(-np.arange(len(tasks)), list(map(short, tasks)), fontsize=6)
         radii.tick_params(axis="x", labelsize=6)
         radii.set_title("radius: least, median, largest", fontsize=8)
         radii.legend(fontsize=7, frameon=False)
         figure.suptitle("Tangent space of every task: along the gap, and across it", fontsize=9)
-        canvas.save(figure, path)
+        style.save(figure, path)

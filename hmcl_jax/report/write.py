@@ -1,4 +1,4 @@
-"""Writes a report: one page, figures, tables and all numbers, into a folder of its own."""
+"""Writes a report into a folder of its own: one page, figures, tables and all numbers."""
 
 import dataclasses
 import json
@@ -10,15 +10,15 @@ from typing import Any
 
 from hmcl_jax import _files
 from hmcl_jax._versions import versions
-from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual import RunError
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.drift import CONES, MEASURES
-from hmcl_jax.report.analysis import Analysis, compared_with
-from hmcl_jax.report.gallery import draw_all
+from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.figures.draw import draw_all
+from hmcl_jax.report.figures.style import pyplot
+from hmcl_jax.report.page import macros, report_page
 from hmcl_jax.report.results import columns
-from hmcl_jax.report.story import report_page
 from hmcl_jax.report.tables import all_tables
-from hmcl_jax.report.trees import Hierarchy
 
 FORMATS = ("png", "pdf", "svg")
 MARK = "analysis.json"
@@ -26,7 +26,7 @@ KIND = "hmcl_jax report"
 
 
 def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
-    """Refuses a folder that a report cannot go to.
+    """Refuses a folder that a report cannot go to, before anything is measured.
 
     Args:
       out: the folder.
@@ -34,7 +34,10 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
 
     Raises:
       RunError: naming the folder and what to do.
+      ImportError: if a package of the extra ``report`` is missing.
     """
+    pyplot()
+    macros()
     out = Path(out)
     _check_writable(out)
     if not out.exists() and not out.is_symlink():
@@ -84,9 +87,9 @@ def write_report(
 
     Args:
       out: a new folder, or one with an older report if `replace`.
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       against: the method that others are compared with; see
-        :func:`hmcl_jax.report.analysis.compared_with`.
+        :func:`hmcl_jax.report.analyse.compared_with`.
       seed: of the tree drawing. Default: the first.
       formats: of the figures, some of ``"png"``, ``"pdf"`` and ``"svg"``.
       replace: whether an older report may be replaced.
@@ -98,78 +101,83 @@ def write_report(
     Raises:
       RunError: if the folder cannot be used.
     """
-    unknown = [name for name in formats if name not in FORMATS]
-    if unknown or isinstance(formats, str):
+    if isinstance(formats, str) or not set(formats) <= set(FORMATS):
         raise ValueError(f"formats must be some of {FORMATS}, got {formats!r}.")
     out = Path(os.path.abspath(out))
     check_report(out, replace)
     label, _ = compared_with(analysis.methods, against)
     with _files.partial_folder(out) as partial:
-        (partial / "tables").mkdir()
         drawings = draw_all(
             analysis, partial / "figures", formats, against=label, seed=seed, listener=listener
         )
+        (partial / "tables").mkdir()
+        contents = {"report.html": report_page(analysis, drawings, against)}
         for name, table in all_tables(analysis, label).items():
-            (partial / "tables" / f"{name}.md").write_text(_clean(table.markdown()), "utf8")
-            (partial / "tables" / f"{name}.tex").write_text(_clean(table.latex()), "utf8")
-        page = report_page(analysis, drawings, against)
-        (partial / "report.html").write_text(page.html(), "utf8")
-        (partial / MARK).write_text(_files.json_text(as_numbers(analysis, label)), "utf8")
-        check_report(out, replace)  # it may have come meanwhile
+            contents[f"tables/{name}.md"] = table.markdown()
+            contents[f"tables/{name}.tex"] = table.latex()
+        contents[MARK] = _files.json_text(as_numbers(analysis, label))
+        for name, text in contents.items():  # no file can hold halves of surrogate pairs
+            (partial / name).write_bytes(text.encode("utf8", "replace"))
+        check_report(out, replace)  # another process may have written one meanwhile
         _files.replace_folder(out, partial)
     return out / "report.html"
-
-
-def _clean(text: str) -> str:
-    """Without halves of surrogate pairs, which no file can hold."""
-    return text.encode("utf8", "replace").decode("utf8")
 
 
 def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
     """All that was measured, as plain data; NaN is null.
 
     Args:
-      analysis: what was measured.
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       against: the method that drift is tested against.
 
     Returns:
-      What ``analysis.json`` holds.
+      The content of ``analysis.json``.
     """
-    found: dict[str, Any] = {
-        "kind": KIND,
-        "store": {"name": analysis.store.name, "fingerprint": analysis.store.fingerprint},
-        "versions": versions(),
-        "tasks": analysis.order,
-        "kinds": analysis.kinds,
-        "seeds": analysis.seeds,
-        "methods": analysis.methods,
-        "settings": analysis.settings,
-        "config": analysis.config,
-        "lacking": analysis.lacking,
-        "scores": {name: result.scores for name, result in analysis.results.items()},
-        "score_seeds": {name: result.seeds for name, result in analysis.results.items()},
-        "columns": {name: columns(result) for name, result in analysis.results.items()},
-        "drift": None if analysis.drift is None else _drift(analysis.drift, against),
-        "hierarchy": {tree.task: _hierarchy(tree) for tree in analysis.hierarchy},
-        "hierarchy_methods": analysis.geometry,
-        "traversals": [
-            {
-                "task": walk.task,
-                "row": walk.row,
-                "title": walk.title,
-                "paths": {
-                    method: {"all texts": paths[False], "entailing texts": paths[True]}
-                    for method, paths in walk.paths.items()
-                },
-            }
-            for walk in analysis.walks
-        ],
-    }
-    return _files.without_nan(found)
+    a, results = analysis, analysis.results
+    return _files.without_nan(
+        {
+            "kind": KIND,
+            "store": {"name": a.store.name, "fingerprint": a.store.fingerprint},
+            "versions": versions(),
+            "tasks": a.order,
+            "kinds": a.kinds,
+            "seeds": a.seeds,
+            "methods": a.methods,
+            "settings": a.settings,
+            "config": a.config,
+            "warnings": a.warnings,
+            "scores": {name: result.scores for name, result in results.items()},
+            "score_seeds": {name: result.seeds for name, result in results.items()},
+            "columns": {name: columns(result) for name, result in results.items()},
+            "drift": None if a.drift is None else _drift(a.drift, against),
+            "hierarchy": {
+                h.task.name: {
+                    "axes": ["method", "seed", "task end and final"],
+                    "scores": h.scores,
+                    "chance": h.chance,
+                    "radius": None if h.radius is None else dataclasses.asdict(h.radius),
+                }
+                for h in a.hierarchies
+            },
+            "hierarchy_methods": a.geometry,
+            "traversals": [
+                {
+                    "task": start.task.name,
+                    "row": start.row,
+                    "title": start.title,
+                    "paths": {
+                        method: {"all texts": paths[False], "entailing texts": paths[True]}
+                        for method, paths in start.paths.items()
+                    },
+                }
+                for start in a.starts
+            ],
+        }
+    )
 
 
 def _drift(drift: Drift, against: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "axes": ["method", "seed", "old task", "measure"],
         "methods": drift.methods,
         "tasks": drift.tasks,
@@ -181,20 +189,11 @@ def _drift(drift: Drift, against: str) -> dict[str, Any]:
         "norm_ratio_median": {m: norms.contraction() for m, norms in drift.norms.items()},
     }
     if against in drift.methods:
-        found["against"] = against
-        found["reduction"] = drift.reduction(against)
-        found["wilcoxon"] = {
+        numbers["against"] = against
+        numbers["reduction"] = drift.reduction(against)
+        numbers["wilcoxon"] = {
             method: [test._asdict() for test in drift.compare(method, against)]
             for method in drift.methods
             if method != against
         }
-    return found
-
-
-def _hierarchy(tree: Hierarchy) -> dict[str, Any]:
-    return {
-        "axes": ["method", "seed", "task end and final"],
-        "scores": tree.scores,
-        "chance": tree.chance,
-        "radius": None if tree.radius is None else dataclasses.asdict(tree.radius),
-    }
+    return numbers

@@ -1,77 +1,63 @@
 """Figures of scores: change from stage to stage, methods side by side, fine-grained retrieval."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hmcl_jax.report import canvas
-from hmcl_jax.report.canvas import INK, WIDTH, Paths, shown
+from hmcl_jax.evaluation.statistics import seed_std
+from hmcl_jax.report.figures import style
+from hmcl_jax.report.figures.style import INK, WIDTH, Paths, short
 from hmcl_jax.report.results import COLUMNS
-
-DEPTHS = (1, 5, 10)
-DIRECTIONS = ("general_to_specific", "specific_to_general")
+from hmcl_jax.report.tables import DIRECTIONS, RECALLS
 
 
 def draw_stages(
-    change: np.ndarray,
-    tasks: Sequence[str],
-    kinds: Sequence[str],
-    methods: Sequence[str],
-    path: Paths,
+    change: Mapping[str, np.ndarray], tasks: Sequence[str], kinds: Sequence[str], path: Paths
 ) -> None:
-    """Draws heat maps of what became of every task's score at every later stage.
+    """Draws heat maps of the change of every task's score at every later stage.
 
     Rows are tasks and columns the stages of the stream. Red is worse than right after learning the
     task, blue better, on one scale for all methods; it ends where 98 % of all changes do.
 
     Args:
-      change: of :func:`hmcl_jax.evaluation.relative_change`, ``(methods, T, T)``: of one seed, or
-        the mean over seeds.
-      tasks: their T names, in the order of the stream.
+      change: by method, of :func:`hmcl_jax.evaluation.relative_change`, ``(T, T)``.
+      tasks: names, in the order of the stream.
       kinds: of the tasks; those of kind ``"retrieval"`` are marked (R).
-      methods: names.
       path: of the picture, or several; the ending says the format.
     """
-    change = np.asarray(change, np.float64)
-    T = len(tasks)
-    if change.shape != (len(methods), T, T) or not change.size or len(kinds) != T:
-        raise ValueError(
-            f"change must have shape ({len(methods)}, {T}, {T}) for {len(methods)} methods and "
-            f"{T} tasks with {len(kinds)} kinds, got shape {change.shape}."
-        )
-    limit, clipped = _limit(change)
+    T, methods = len(tasks), list(change)
+    limit, clipped = _limit(np.stack(list(change.values())))
     seen = np.tri(T, dtype=bool)
-    with canvas.sheet(path) as plt:
+    with style.sheet(path) as plt:
         from matplotlib.patches import Rectangle
 
         side = 2.0 if len(methods) > 1 else 3.4
         width = WIDTH if len(methods) > 1 else 5.2
-        figure, panels, across = canvas.grid(
+        figure, panels, across = style.grid(
             *(plt, len(methods), 3, (width, side + 0.2), 1.1), sharex=True, sharey=True
         )
         scale = plt.Normalize(-limit, limit)
         colours = plt.get_cmap("RdBu")
         labels = [
-            f"{shown(name, 18)}{' (R)' if kind == 'retrieval' else ''} {i}"
+            f"{short(name, 18)}{' (R)' if kind == 'retrieval' else ''} {i}"
             for i, (name, kind) in enumerate(zip(tasks, kinds, strict=True), 1)
         ]
         unknown = False
-        for axes, name, values in zip(panels, methods, change, strict=True):
+        for axes, (name, values) in zip(panels, change.items(), strict=True):
             cells = colours(scale(np.where(np.isnan(values), 0, values)))
             cells[np.isnan(values)] = (0.5, 0.5, 0.5, 0.45)
             cells[~seen] = (0.5, 0.5, 0.5, 0.22)
             axes.imshow(cells.swapaxes(0, 1), aspect="equal")
             for t, i in np.argwhere(np.isnan(values) & seen):
                 unknown = True
-                place = (t - 0.5, i - 0.5)
-                axes.add_patch(Rectangle(place, 1, 1, fill=False, hatch="/////", linewidth=0))
+                corner = (t - 0.5, i - 0.5)
+                axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="/////", linewidth=0))
             for t in range(T):
                 axes.add_patch(Rectangle((t - 0.5, t - 0.5), 1, 1, fill=False, lw=0.6, ec=INK))
             axes.add_patch(Rectangle((T - 1.5, -0.5), 1, T, fill=False, lw=1.1, ec=INK))
-            axes.set_title(shown(name))
+            axes.set_title(short(name))
             axes.spines[:].set_visible(False)
             axes.tick_params(length=0, pad=2)
             step = 1 if T <= 8 or len(methods) == 1 else -(-T // 8)
@@ -97,7 +83,7 @@ def draw_stages(
             + (" Hatched: score 0 when learned." if unknown else "")
         )
         figure.suptitle("Change of every task's score, stage by stage: red is worse, blue better")
-        canvas.save(figure, path)
+        style.save(figure, path)
 
 
 def _limit(change: np.ndarray) -> tuple[float, bool]:
@@ -124,19 +110,15 @@ def draw_methods(
       path: of the picture, or several; the ending says the format.
       columns: which of :data:`hmcl_jax.report.results.COLUMNS`.
     """
-    _some("figures", figures)
-    for column in columns:
-        if column not in COLUMNS:
-            raise ValueError(f"columns must be among {', '.join(COLUMNS)}, got {column!r}.")
     methods = list(figures)
-    looks = canvas.looks(methods)
-    with canvas.sheet(path) as plt:
+    looks = style.looks(methods)
+    with style.sheet(path) as plt:
         size = (WIDTH, 0.55 + 0.22 * len(methods))
-        figure, panels, _ = canvas.grid(plt, len(columns), len(columns), size, sharey=True)
+        figure, panels, _ = style.grid(plt, len(columns), len(columns), size, sharey=True)
         for axes, column in zip(panels, columns, strict=True):
             for row, name in enumerate(methods):
                 values = np.asarray(figures[name][column], np.float64)
-                middle, error = values.mean(), float(canvas.spread(values))
+                middle, error = values.mean(), float(seed_std(values))
                 if np.isnan(middle):
                     continue
                 look = looks[name]
@@ -150,7 +132,7 @@ def draw_methods(
                 )
                 text = f"{middle:.2f}" + (f" ± {error:.2f}" if len(values) > 1 else "")
                 axes.text(
-                    *(1.01, row, text.replace("-", canvas.MINUS)),
+                    *(1.01, row, text.replace("-", style.MINUS)),
                     transform=axes.get_yaxis_transform(),
                     va="center",
                     fontsize=6.5,
@@ -160,101 +142,34 @@ def draw_methods(
                 axes.axvline(0, color=INK, linewidth=0.7)
             percent = "percentage points" if column.startswith("BWT") else "%"
             axes.set_title(f"{column} ({percent}), higher is better")
-            canvas.rules(axes)
-        panels[0].set_yticks(range(len(methods)), [shown(name) for name in methods])
+            style.rules(axes)
+        panels[0].set_yticks(range(len(methods)), [short(name) for name in methods])
         panels[0].set_ylim(len(methods) - 0.4, -0.6)
         figure.suptitle("Methods: mean and sample standard deviation over seeds")
         note = "; ".join(f"{column}: {COLUMNS[column]}" for column in columns)
-        figure.supxlabel(canvas.wrapped(note), fontsize=7)
-        canvas.save(figure, path)
-
-
-def _some(name: str, held: Mapping[str, Any]) -> None:
-    if not held:
-        raise ValueError(f"{name} must hold at least one method, got none.")
-
-
-@dataclasses.dataclass(frozen=True)
-class Retrieval:
-    """Fine-grained scores of the retrieval tasks of a stream under one method.
-
-    Attributes:
-      tasks: names.
-      final: R@1, R@5 and R@10 after the last task in percent, ``(tasks, 2, 3, seeds)``: text
-        to sample and sample to text.
-      immediate: the same right after each task.
-    """
-
-    tasks: tuple[str, ...]
-    final: np.ndarray
-    immediate: np.ndarray
-
-
-def retrieval_scores(
-    details: Sequence[Sequence[Mapping[str, Sequence[float]]]],
-    tasks: Sequence[str],
-    kinds: Sequence[str],
-) -> Retrieval:
-    """Fine-grained scores of the retrieval tasks, from what a run has kept.
-
-    Args:
-      details: ``details[t][i][measure]``, a list over seeds, as in
-        :class:`hmcl_jax.continual.StreamResult` and ``results.json``.
-      tasks: names in the order of the stream.
-      kinds: of the tasks.
-
-    Returns:
-      A :class:`Retrieval`, without tasks if the stream has none of that kind.
-
-    Example:
-      >>> from hmcl_jax.report.score_figures import retrieval_scores
-      >>> names = [f"{way}_to_{back}_r{k}" for way, back in (("general", "specific"),
-      ...     ("specific", "general")) for k in (1, 5, 10)]
-      >>> found = retrieval_scores([[dict.fromkeys(names, [0.25, 0.75])]], ["a"], ["retrieval"])
-      >>> print(found.tasks, found.final.shape, found.final.mean())
-      ('a',) (1, 2, 3, 2) 50.0
-    """
-    chosen = [i for i, kind in enumerate(kinds) if kind == "retrieval"]
-    if len(details) != len(tasks) or len(kinds) != len(tasks):
-        raise ValueError(
-            f"details must have an entry for each of {len(tasks)} tasks and {len(kinds)} kinds, "
-            f"got {len(details)}; finish the run."
-        )
-
-    def table(stage: int, task: int) -> list:
-        held = details[stage][task]
-        return [[held[f"{way}_r{k}"] for k in DEPTHS] for way in DIRECTIONS]
-
-    seeds = len(details[0][0]["score"]) if not chosen else -1
-    shape = (len(chosen), len(DIRECTIONS), len(DEPTHS), seeds)
-    final = np.array([table(-1, i) for i in chosen], np.float64).reshape(shape)
-    immediate = np.array([table(i, i) for i in chosen], np.float64).reshape(shape)
-    return Retrieval(tuple(tasks[i] for i in chosen), 100 * final, 100 * immediate)
+        figure.supxlabel(style.wrapped(note), fontsize=7)
+        style.save(figure, path)
 
 
 def draw_retrieval(
-    scores: Mapping[str, Retrieval],
+    details: Mapping[str, Sequence[Sequence[Mapping[str, Sequence[float]]]]],
+    tasks: Mapping[int, str],
     path: Paths,
     sides: tuple[str, str] = ("text", "sample"),
 ) -> None:
     """Draws R@1, R@5 and R@10 in both directions of every retrieval task.
 
     Args:
-      scores: by method, of :func:`retrieval_scores`.
+      details: by method, ``details[method][t][i][measure]``, a list over seeds, as in
+        :class:`hmcl_jax.continual.StreamResult`.
+      tasks: names of the retrieval tasks by their index in the stream.
       path: of the picture, or several; the ending says the format.
-      sides: what the general and the specific modality are called.
+      sides: names of the general and the specific modality.
     """
-    _some("scores", scores)
-    methods = list(scores)
-    looks = canvas.looks(methods)
-    tasks = scores[methods[0]].tasks
-    if not tasks or any(held.tasks != tasks for held in scores.values()):
-        raise ValueError(
-            "scores must be of the same retrieval tasks, at least one, got "
-            f"{ {name: held.tasks for name, held in scores.items()} }."
-        )
-    ways = (f"{shown(sides[0])} to {shown(sides[1])}", f"{shown(sides[1])} to {shown(sides[0])}")
-    with canvas.sheet(path) as plt:
+    methods = list(details)
+    looks = style.looks(methods)
+    ways = (f"{short(sides[0])} to {short(sides[1])}", f"{short(sides[1])} to {short(sides[0])}")
+    with style.sheet(path) as plt:
         from matplotlib.patches import Patch, PathPatch
         from matplotlib.path import Path
 
@@ -267,12 +182,17 @@ def draw_retrieval(
             sharey="row",
         )
         wide = 0.84 / len(methods)
-        for (task, way), panel in np.ndenumerate(axes):
+        for (row, way), panel in np.ndenumerate(axes):
+            task = list(tasks)[row]
             learned, errors = [], []
             for number, name in enumerate(methods):
-                values = scores[name].final[task, way]
-                middle, error = values.mean(axis=-1), canvas.spread(values)
-                x = np.arange(len(DEPTHS)) + (number - (len(methods) - 1) / 2) * wide
+                stages = [details[name][stage][task] for stage in (-1, task)]
+                final, immediate = (
+                    100 * np.array([stage[f"{DIRECTIONS[way]}_r{k}"] for k in RECALLS])
+                    for stage in stages
+                )
+                middle, error = final.mean(axis=-1), seed_std(final)
+                x = np.arange(len(RECALLS)) + (number - (len(methods) - 1) / 2) * wide
                 left, right = x - wide * 0.45, x + wide * 0.45
                 # One path for all bars of a method keeps the file small, and so do gaps in lines.
                 bars = [
@@ -282,27 +202,27 @@ def draw_retrieval(
                 shape = Path.make_compound_path(*(Path(v, closed=True) for v in bars))
                 panel.add_patch(PathPatch(shape, color=looks[name].color, linewidth=0))
                 errors.append((x, x, middle - error, middle + error))
-                height = scores[name].immediate[task, way].mean(axis=-1)
+                height = immediate.mean(axis=-1)
                 learned.append((left, right, height, height))
             for lines, thick in ((errors, 0.7), (learned, 1.1)):
                 left, right, low, high = np.concatenate(lines, axis=-1)
                 _segments(panel, (left, right), (low, high), thick)
-            canvas.rules(panel, "y")
+            style.rules(panel, "y")
             panel.tick_params(axis="x", length=0)
-            panel.set_xticks(range(len(DEPTHS)), [f"R@{k}" for k in DEPTHS])
+            panel.set_xticks(range(len(RECALLS)), [f"R@{k}" for k in RECALLS])
             if not way:
                 panel.set_ylabel("%")
-            panel.set_title(f"{shown(tasks[task])}: {ways[way]}", fontsize=7.5, loc="left", pad=2)
+            panel.set_title(f"{short(tasks[task])}: {ways[way]}", fontsize=7.5, loc="left", pad=2)
         for row in axes:  # its panels share their scale
             row[0].set_ylim(0, 1.06 * max(panel.dataLim.y1 for panel in row))
-        handles = [Patch(color=look.color, label=shown(name)) for name, look in looks.items()]
+        handles = [Patch(color=look.color, label=short(name)) for name, look in looks.items()]
         handles.append(plt.Line2D([], [], color=INK, label="right after its task"))
-        canvas.keys(figure, handles)
+        style.keys(figure, handles)
         figure.suptitle(
             "Retrieval after the last task: recall at 1, 5 and 10, mean over seeds "
             "± sample standard deviation"
         )
-        canvas.save(figure, path)
+        style.save(figure, path)
 
 
 def _segments(axes: Any, x: Sequence[np.ndarray], y: Sequence[np.ndarray], width: float) -> None:

@@ -1,13 +1,13 @@
-"""The figure of training: what was logged in every epoch, through the whole stream."""
+"""The figure of training: loss and logs of every epoch of the stream."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hmcl_jax.evaluation.seeds import seed_mean
-from hmcl_jax.report import canvas
-from hmcl_jax.report.canvas import INK, WIDTH, Look, Paths, shown
+from hmcl_jax.evaluation.statistics import seed_mean
+from hmcl_jax.report.figures import style
+from hmcl_jax.report.figures.style import INK, WIDTH, Look, Paths, short
 
 Panel = tuple[str, tuple[tuple[str, str, str], ...], bool]
 # Panels after the loss: title, drawn names with their line styles, whether the scale is a power.
@@ -29,6 +29,7 @@ PANELS: tuple[Panel, ...] = (
     ),
 )
 RANK = "rank_"
+_DASHES = {"-": "solid:", "--": "dashed:", ":": "dotted:", "-.": "dash-dot:"}
 
 
 def draw_training(
@@ -47,60 +48,49 @@ def draw_training(
       tasks: names in the order of the stream.
       path: of the picture, or several; the ending says the format.
     """
-    for name, held in losses.items():
-        if len(held) != len(tasks):
-            raise ValueError(
-                f"losses[{name!r}] must have an entry for each of {len(tasks)} tasks, "
-                f"got {len(held)}; finish the run."
-            )
-    if not losses or not tasks:
-        raise ValueError("losses must hold at least one method and task, got none.")
-    looks = canvas.looks([*losses, *logs])
-    spans = [max(np.shape(held[t])[-1] for held in losses.values()) for t in range(len(tasks))]
+    looks = style.looks([*losses, *logs])
+    spans = [max(np.shape(series[t])[-1] for series in losses.values()) for t in range(len(tasks))]
     borders = np.concatenate([[0], np.cumsum(spans)])
-    curves = {"loss": {name: list(held) for name, held in losses.items()}}
-    for name, held in logs.items():
-        for key in {key for entry in held for key in entry}:
-            curves.setdefault(key, {})[name] = [entry.get(key) for entry in held]
+    curves = {"loss": {name: list(series) for name, series in losses.items()}}
+    for name, entries in logs.items():
+        for key in {key for entry in entries for key in entry}:
+            curves.setdefault(key, {})[name] = [entry.get(key) for entry in entries]
     panels: list[Panel] = [("loss", (("loss", "-", ""),), False)]
     panels += [p for p in PANELS if any(key in curves for key, *_ in p[1])]
     ranks = sorted(key for key in curves if key.startswith(RANK))
-    styles = ("-", "--", ":", "-.")
+    dashes = list(_DASHES)
     if ranks:
-        drawn = [(key, styles[i % 4], shown(key[len(RANK) :])) for i, key in enumerate(ranks)]
+        drawn = [(key, dashes[i % 4], short(key[len(RANK) :])) for i, key in enumerate(ranks)]
         panels.append(("protected rank", tuple(drawn), False))
-    with canvas.sheet(path) as plt:
-        figure, axes, _ = canvas.grid(*(plt, len(panels), 1, (WIDTH, 1.5), 1.5), sharex=True)
+    with style.sheet(path) as plt:
+        figure, axes, _ = style.grid(*(plt, len(panels), 1, (WIDTH, 1.5), 1.5), sharex=True)
         for panel, (title, lines, power) in zip(axes, panels, strict=True):
-            held = [(curves[key], *rest) for key, *rest in lines if key in curves]
-            zeros = _draw(panel, held, looks, borders, power)
-            said = ", ".join(f"{_DASHES[style]} {label}" for _, style, label in held if label)
+            series = [(curves[key], dash, name) for key, dash, name in lines if key in curves]
+            zeros = _draw(panel, series, looks, borders, power)
+            notes = ", ".join(f"{_DASHES[dash]} {name}" for _, dash, name in series if name)
             if zeros:
-                said = "; ".join(filter(None, [said, "0 is drawn at the lower edge"]))
-            whole = f"{title}{f' ({said})' if said else ''}"
-            panel.text(0, 1.03, whole, transform=panel.transAxes, fontsize=7.5)
+                notes = "; ".join(filter(None, [notes, "0 is drawn at the lower edge"]))
+            panel_title = f"{title} ({notes})" if notes else title
+            panel.text(0, 1.03, panel_title, transform=panel.transAxes, fontsize=7.5)
             for border in borders[1:-1]:
                 panel.axvline(border, color=INK, alpha=0.2, linewidth=0.5)
-            canvas.rules(panel, "y")
+            style.rules(panel, "y")
             panel.set_xlim(0, borders[-1])
         top = axes[0].secondary_xaxis("top")
-        top.set_xticks((borders[1:] + borders[:-1]) / 2, [shown(n, 16) for n in tasks])
+        top.set_xticks((borders[1:] + borders[:-1]) / 2, [short(n, 16) for n in tasks])
         top.tick_params(length=0, labelsize=6.5, pad=16)
         for text in top.get_xticklabels():
             text.set(rotation=45, ha="left", va="bottom", rotation_mode="anchor")
         top.spines[:].set_visible(False)
         axes[-1].set_xlabel("epoch, counted through all tasks")
-        canvas.legend(figure, looks)
+        style.legend(figure, looks)
         figure.suptitle("Training through the stream, mean over seeds")
-        canvas.save(figure, path)
-
-
-_DASHES = {"-": "solid:", "--": "dashed:", ":": "dotted:", "-.": "dash-dot:"}
+        style.save(figure, path)
 
 
 def _draw(
     axes: Any,
-    held: Sequence[tuple[Mapping[str, Sequence[Any]], str, str]],
+    series: Sequence[tuple[Mapping[str, Sequence[Any]], str, str]],
     looks: Mapping[str, Look],
     borders: np.ndarray,
     power: bool,
@@ -109,7 +99,7 @@ def _draw(
     from matplotlib.ticker import LogLocator
 
     drawn = []
-    for methods, style, _ in held:
+    for methods, dash, _ in series:
         for name, values in methods.items():
             x: list[float] = []
             y: list[float] = []
@@ -126,15 +116,15 @@ def _draw(
                 else:
                     x += [*(start + np.arange(known.shape[1]) + 0.5), np.nan]
                     y += [*seed_mean(known, 0), np.nan]
-            drawn.append((np.array(x), np.array(y), name, style))
+            drawn.append((np.array(x), np.array(y), name, dash))
     every = np.concatenate([heights for _, heights, *_ in drawn] or [np.zeros(0)])
     positive = every[np.isfinite(every) & (every > 0)]
     power = power and positive.size > 0 and positive.max() > 3 * positive.min()
     zeros = power and bool((every <= 0).any())
     floor = positive.min() / 3 if power else 0.0
-    for places, heights, name, style in drawn:
-        kept = np.where(heights <= 0, floor, heights) if power else heights
-        axes.plot(places, kept, style, color=looks[name].color, linewidth=1.1)
+    for x_values, heights, name, dash in drawn:
+        raised = np.where(heights <= 0, floor, heights) if power else heights
+        axes.plot(x_values, raised, dash, color=looks[name].color, linewidth=1.1)
     if power:
         axes.set_yscale("log")
         if np.log10(positive.max() / positive.min()) < 2.5:  # too few powers of ten to read by

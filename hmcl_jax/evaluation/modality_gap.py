@@ -1,0 +1,124 @@
+"""Where the modalities of a store lie: radii of both sides of each task, and the gap between them.
+
+Frozen backbones put all texts into one cone and all images into another. The modality gap is the
+distance between the two centroids; it is given beside the mean distance of matched pairs and of
+random ones.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from hmcl_jax import lorentz
+from hmcl_jax.data.store import Store
+from hmcl_jax.evaluation.anchors import matched_pairs
+
+SAMPLE = 2000  # rows of a side that are measured, evenly spread
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One side of a task.
+
+    Attributes:
+      task: its name.
+      modality: of the side.
+      rows: how many there are in the test part (of prototypes: all).
+      radii: distances from the origin of the sampled rows.
+      plane: two tangent coordinates of each at the origin: along the line between the centroids of
+        both sides, and along the direction of largest variance across it.
+    """
+
+    task: str
+    modality: str
+    rows: int
+    radii: np.ndarray
+    plane: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """How far apart the sides of a task are, in distance on the hyperboloid.
+
+    Attributes:
+      task: its name.
+      centroids: between the centroids of both sides.
+      pairs: mean over matched pairs.
+      random: mean over random pairs.
+    """
+
+    task: str
+    centroids: float
+    pairs: float
+    random: float
+
+
+def centroid(points: np.ndarray, K: float) -> np.ndarray:
+    """The point of the hyperboloid that is nearest to all points in squared Lorentz distance.
+
+    Args:
+      points: space components, ``(n, d)``.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      Its space components, ``(d,)``.
+    """
+    points = np.asarray(points, np.float64)
+    time = np.sqrt(K + (points**2).sum(axis=-1)).mean()
+    space = points.mean(axis=0)
+    return space * np.sqrt(K / (time**2 - space @ space))
+
+
+def measure_gaps(store: Store) -> tuple[list[Side], list[Gap]]:
+    """Measures both sides of every task of a store, and the gap between them.
+
+    Args:
+      store: whose test parts are measured.
+
+    Returns:
+      Two sides and one gap per task.
+    """
+    sides, gaps = [], []
+    for task in store:
+        rows = matched_pairs(task)[:2]
+        general, specific = (np.asarray(x[_evenly(len(x))], np.float32) for x in rows)
+        tangent = [np.asarray(lorentz.log_map0(x, store.K)) for x in (general, specific)]
+        axes = _axes(*tangent)
+        for modality, every, x, v in zip(
+            (task.general, task.specific), rows, (general, specific), tangent, strict=True
+        ):
+            radii = np.asarray(lorentz.distance_to_origin(x, store.K))
+            sides.append(Side(task.name, modality, len(every), radii, v @ axes))
+        x, y = (centroid(side, store.K).astype(np.float32) for side in (general, specific))
+        apart = float(lorentz.distance(x, y, store.K))
+        gaps.append(Gap(task.name, apart, *_pair_distances(*matched_pairs(task), store.K)))
+    return sides, gaps
+
+
+def _evenly(rows: int) -> np.ndarray:
+    return np.unique(np.linspace(0, rows - 1, min(rows, SAMPLE)).round().astype(np.int64))
+
+
+def _axes(general: np.ndarray, specific: np.ndarray) -> np.ndarray:
+    """Two orthonormal directions, (d, 2)."""
+    along = specific.mean(axis=0) - general.mean(axis=0)
+    along /= max(float(np.linalg.norm(along)), np.finfo(np.float32).tiny)
+    centred = np.concatenate([x - x.mean(axis=0) for x in (general, specific)])
+    centred = centred - np.outer(centred @ along, along)
+    across = np.linalg.svd(centred, full_matrices=False)[2][0]
+    across = across * np.sign(across[np.abs(across).argmax()])
+    return np.stack([along, across], axis=1)
+
+
+def _pair_distances(
+    general: np.ndarray, specific: np.ndarray, pairs: np.ndarray, K: float
+) -> tuple[float, float]:
+    """Mean distance of matched pairs, and of the same specific points with random partners."""
+    rows, partners = pairs[_evenly(len(pairs))].T
+    random = np.random.default_rng(0).integers(0, len(general), len(rows))
+    x = np.asarray(specific[rows], np.float32)
+    matched, mixed = (
+        float(np.mean(lorentz.distance(x, np.asarray(general[r], np.float32), K)))
+        for r in (partners, random)
+    )
+    return matched, mixed

@@ -1,0 +1,162 @@
+"""Statistics over seeds and tasks: means without stopped seeds, paired tests, rank correlation."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+PERMUTED = 16  # tied pairs of which all signs are still listed
+
+
+def seed_mean(values: ArrayLike, axis: int | tuple[int, ...] = -1) -> Any:
+    """Mean over seeds, without those that were stopped (NaN).
+
+    Args:
+      values: numbers with an axis of seeds.
+      axis: of the seeds, and others that are averaged as well.
+
+    Returns:
+      The mean; NaN, without a warning, where every value is NaN.
+
+    Example:
+      >>> import numpy as np
+      >>> from hmcl_jax.evaluation.statistics import seed_mean
+      >>> print(seed_mean([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan]]))
+      [ 2. nan]
+    """
+    array = np.asarray(values, np.float64)
+    known = ~np.isnan(array)
+    if known.all():
+        return array.mean(axis=axis) if array.size else np.float64(np.nan)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, array, 0.0).sum(axis=axis) / known.sum(axis=axis)
+
+
+def seed_std(values: ArrayLike, axis: int = -1) -> Any:
+    """Sample standard deviation over seeds, without those that were stopped (NaN).
+
+    Args:
+      values: numbers with an axis of seeds.
+      axis: of the seeds.
+
+    Returns:
+      The deviation; 0 where fewer than two values are left.
+
+    Example:
+      >>> import numpy as np
+      >>> from hmcl_jax.evaluation.statistics import seed_std
+      >>> print(seed_std([1.0, np.nan, 3.0]).round(4), seed_std([1.0, np.nan]))
+      1.4142 0.0
+    """
+    array = np.asarray(values, np.float64)
+    count = (~np.isnan(array)).sum(axis=axis)
+    gaps = array - np.expand_dims(seed_mean(array, axis), axis)
+    squares = np.where(np.isnan(gaps), 0.0, gaps**2).sum(axis=axis)
+    return np.sqrt(squares / np.maximum(count - 1, 1))
+
+
+class Wilcoxon(NamedTuple):
+    """Outcome of a signed-rank test.
+
+    Attributes:
+      statistic: the smaller of the two sums of ranks, of positive and of negative differences.
+      p: the two-sided p-value.
+      pairs: number of differences that are not 0.
+      positive: how many of them are above 0.
+    """
+
+    statistic: float
+    p: float
+    pairs: int
+    positive: int
+
+
+def wilcoxon(differences: ArrayLike) -> Wilcoxon:
+    """Exact two-sided signed-rank test of whether paired differences are symmetric about 0.
+
+    This is :func:`scipy.stats.wilcoxon` without the differences that are 0. SciPy's exact
+    distribution assumes that no two sizes are equal; for up to 16 differences with ties all signs
+    are listed instead, for more the normal approximation is taken.
+
+    Args:
+      differences: real numbers, shape ``(n,)``.
+
+    Returns:
+      A :class:`Wilcoxon`; p is 1 if all differences are 0.
+
+    Example:
+      >>> from hmcl_jax.evaluation import wilcoxon
+      >>> wilcoxon([0.5, 1.5, 2.0, 0.25, -0.1, 0.75])
+      Wilcoxon(statistic=1.0, p=0.0625, pairs=6, positive=5)
+    """
+    from scipy import stats  # slow to import
+
+    values = np.asarray(differences)
+    if values.dtype.kind not in "fiu" or values.ndim != 1 or not np.isfinite(values).all():
+        raise ValueError(
+            f"differences must be finite numbers of shape (n,), got {values.dtype} of shape "
+            f"{values.shape}; leave out NaN and infinity."
+        )
+    values = values[values != 0].astype(np.float64)
+    if not values.size:
+        return Wilcoxon(0.0, 1.0, 0, 0)
+    method: Any = "exact"
+    if len(np.unique(np.abs(values))) < len(values):
+        every_sign = stats.PermutationMethod(n_resamples=np.inf)
+        method = every_sign if len(values) <= PERMUTED else "asymptotic"
+    test = stats.wilcoxon(values, method=method)
+    return Wilcoxon(float(test.statistic), float(test.pvalue), len(values), int((values > 0).sum()))
+
+
+def bonferroni(p: float, tests: int) -> float:
+    """The p-value of one of several tests, so that all of them hold at once.
+
+    Args:
+      p: of the test alone.
+      tests: how many there are.
+
+    Returns:
+      ``min(1, tests * p)``.
+
+    Example:
+      >>> from hmcl_jax.evaluation import bonferroni
+      >>> print(bonferroni(2**-14, 4))                 # four measures, 15 pairs of one sign
+      0.000244140625
+    """
+    return min(1.0, tests * p)
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> np.float64 | NDArray[np.float64]:
+    """Spearman's rank correlation along the last axis, by :func:`scipy.stats.spearmanr`.
+
+    Args:
+      x: finite numbers, shape ``(..., n)``.
+      y: likewise; leading axes broadcast.
+
+    Returns:
+      Shape ``(...)``, in [-1, 1]; NaN where `x` or `y` is constant.
+
+    Example:
+      >>> from hmcl_jax.evaluation import rank_correlation
+      >>> print(rank_correlation([0.1, 0.2, 0.9, 0.8], [1, 1, 2, 2]).round(4))
+      0.8944
+    """
+    from scipy.stats import spearmanr  # slow to import
+
+    x, y = np.asarray(x), np.asarray(y)
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind not in "fiu" or array.ndim == 0 or not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} must hold finite numbers of shape (..., n), got {array.dtype} of shape "
+                f"{array.shape}; leave out NaN and infinity."
+            )
+    if x.shape[-1] != y.shape[-1] or x.shape[-1] == 0:
+        raise ValueError(
+            f"x and y must have last axes of one length, got shapes {x.shape} and {y.shape}."
+        )
+
+    def correlation(a: np.ndarray, b: np.ndarray) -> float:
+        constant = np.ptp(a) == 0 or np.ptp(b) == 0
+        return np.nan if constant else float(spearmanr(a, b).statistic)
+
+    return np.vectorize(correlation, otypes=[float], signature="(n),(n)->()")(x, y)[()]

@@ -1,0 +1,1 @@
+"""Figures; nothing else in the library imports matplotlib."""

@@ -1,0 +1,119 @@
+"""Draws all figures of an analysis."""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hmcl_jax.evaluation import RadiusByDepth, TreePoints, radial_tree, relative_change
+from hmcl_jax.report.analyse import Analysis
+from hmcl_jax.report.figures.geometry import draw_depth, draw_drift, draw_norms, draw_radial_tree
+from hmcl_jax.report.figures.scores import draw_methods, draw_retrieval, draw_stages
+from hmcl_jax.report.figures.style import short
+from hmcl_jax.report.figures.training import draw_training
+from hmcl_jax.report.hierarchy import tree_points
+from hmcl_jax.report.results import columns
+from hmcl_jax.report.tables import has_recall, retrieval_sides
+
+LARGEST_SVG = 400_000  # bytes; a larger drawing goes into the page as a PNG
+
+
+def draw_all(
+    analysis: Analysis,
+    folder: Path,
+    formats: Sequence[str],
+    *,
+    against: str = "vanilla",
+    seed: int | None = None,
+    listener: Callable[[str, int, int], None] | None = None,
+) -> dict[str, bytes]:
+    """Draws every figure that an analysis has the numbers for.
+
+    Args:
+      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
+      folder: for the files; it is created.
+      formats: endings of the files, some of ``"png"``, ``"pdf"`` and ``"svg"``.
+      against: the method that drift is compared with.
+      seed: of the tree drawing. Default: the first.
+      listener: called with the name of a figure and how many of how many are drawn.
+
+    Returns:
+      The figures for a page, by name: SVG files, or PNG files where those are large.
+    """
+    pictures: dict[str, bytes] = {}
+    jobs = _jobs(analysis, against, seed)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for done, (name, draw) in enumerate(jobs.items()):
+            if listener is not None:
+                listener(f"figure {name}", done, len(jobs))
+            svg = (folder if "svg" in formats else Path(scratch)) / f"{name}.svg"
+            draw(list(dict.fromkeys([*(folder / f"{name}.{ending}" for ending in formats), svg])))
+            pictures[name] = svg.read_bytes()
+            if len(pictures[name]) > LARGEST_SVG:
+                png = (folder if "png" in formats else Path(scratch)) / f"{name}.png"
+                if not png.exists():
+                    draw([png])
+                pictures[name] = png.read_bytes()
+    return pictures
+
+
+def _jobs(
+    analysis: Analysis, against: str, seed: int | None
+) -> dict[str, Callable[[Sequence[Path]], None]]:
+    jobs: dict[str, Callable[[Sequence[Path]], None]] = {}
+    results, drift, kinds = analysis.results, analysis.drift, analysis.kinds
+    if results:
+        by_method = {name: columns(result) for name, result in results.items()}
+        jobs["methods"] = lambda paths: draw_methods(by_method, paths)
+        change = {name: relative_change(r.scores.mean(axis=0)) for name, r in results.items()}
+        jobs["stages"] = lambda paths: draw_stages(change, analysis.order, kinds, paths)
+    if drift is not None:
+        jobs["drift"] = lambda paths: draw_drift(drift, paths, against)
+        jobs["norms"] = lambda paths: draw_norms(drift, paths)
+    points = tree_points(
+        analysis.hierarchies, analysis.geometry, analysis.seeds, float(analysis.store.K)
+    )
+    if points is not None:
+        known, seed = _unstopped(points, seed)
+        if known.methods:
+            tree = radial_tree(known, seed)
+            title = f"{short(points.task, 40)}, seed {seed}"
+            jobs["radial_tree"] = lambda paths: draw_radial_tree(tree, paths, title)
+        radius = next(h.radius for h in analysis.hierarchies if h.points is not None)
+        assert radius is not None
+        ends = _at(radius, 0), _at(radius, 1)
+        jobs["depth"] = lambda paths: draw_depth(points.methods, *ends, paths, points.task)
+    if has_recall(analysis):
+        details = {name: result.details for name, result in results.items()}
+        tasks = {i: analysis.order[i] for i, kind in enumerate(kinds) if kind == "retrieval"}
+        sides = retrieval_sides(analysis)
+        jobs["retrieval"] = lambda paths: draw_retrieval(details, tasks, paths, sides)
+    losses = {name: r.losses for name, r in results.items() if all(r.losses)}
+    if losses:
+        logs = {name: results[name].logs for name in losses}
+        jobs["training"] = lambda paths: draw_training(losses, logs, analysis.order, paths)
+    return jobs
+
+
+def _unstopped(points: TreePoints, seed: int | None) -> tuple[TreePoints, int]:
+    """The methods that did not stop at a seed, and the seed: by default the one of most methods."""
+    both = np.stack([points.before, points.after])  # (2, methods, seeds, names, d)
+    finished = np.asarray(np.isfinite(both).all(axis=(0, 3, 4)))
+    index = int(finished.sum(axis=0).argmax()) if seed is None else points.seeds.index(seed)
+    chosen = np.flatnonzero(finished[:, index])
+    known = dataclasses.replace(
+        points,
+        methods=tuple(points.methods[i] for i in chosen),
+        before=points.before[chosen],
+        after=points.after[chosen],
+    )
+    return known, points.seeds[index]
+
+
+def _at(radius: RadiusByDepth, when: int) -> RadiusByDepth:
+    """Radii by depth at the end of the task (0) or of the stream (1)."""
+    correlation = np.asarray(radius.correlation)[:, :, when]
+    return dataclasses.replace(radius, means=radius.means[:, :, when], correlation=correlation)

@@ -1,0 +1,245 @@
+"""Class trees of a stream: how far off wrong predictions are, and where the names in a tree lie."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hmcl_jax import lorentz
+from hmcl_jax.data.class_trees import OFFSET, SENSE, WordNetError, read_wordnet, synset_tree
+from hmcl_jax.data.store import Task
+from hmcl_jax.evaluation import (
+    RadiusByDepth,
+    Tree,
+    TreePoints,
+    chance_scores,
+    hierarchy_scores,
+    make_tree,
+    predict,
+    radius_by_depth,
+)
+from hmcl_jax.head import apply_head
+
+WHEN = ("task end", "final")
+ROOT = "(all)"  # above trees that have no root of their own
+MEASURES = {
+    "top1": "share of correct predictions; higher is better",
+    "tie": "edges between prediction and truth (tree-induced error); lower is better",
+    "lca": "edges from the prediction up to the lowest common ancestor, 1 for a correct "
+    "prediction; lower is better",
+    "jaccard": "shared ancestors over all ancestors; higher is better",
+    "precision": "shared ancestors over those of the prediction; higher is better",
+    "recall": "shared ancestors over those of the truth; higher is better",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hierarchy:
+    """The class tree of a task under some methods, at its end and at the end of the stream.
+
+    Numbers of seeds that were stopped are NaN.
+
+    Attributes:
+      task: itself.
+      tree: of its classes.
+      scores: by measure of :data:`MEASURES`, ``(methods, seeds, 2)``: task end and final.
+      radius: by depth, leading axes as in `scores`; None if the store has no points for the names.
+      points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn.
+    """
+
+    task: Task
+    tree: Tree
+    scores: Mapping[str, np.ndarray]
+    radius: RadiusByDepth | None
+    points: np.ndarray | None
+
+    @property
+    def chance(self) -> dict[str, float]:
+        """By measure, the mean of uniform guesses."""
+        return {name: float(value) for name, value in chance_scores(self.tree).items()}
+
+
+def class_trees(tasks: Sequence[Task]) -> tuple[dict[str, Tree], list[str]]:
+    """The trees of the classification tasks that have one.
+
+    Classes that are synsets of WordNet, such as ImageNet's ``n02084071``, have WordNet's tree if
+    the store gives none.
+
+    Args:
+      tasks: of a store.
+
+    Returns:
+      The trees by task, and sentences on those that cannot be read.
+
+    Example:
+      >>> import hmcl_jax
+      >>> from hmcl_jax.report.hierarchy import class_trees
+      >>> trees, warnings = class_trees(hmcl_jax.load_pocket().tasks[:4])
+      >>> print({task: len(tree.names) for task, tree in trees.items()}, warnings)
+      {'cifar10': 13, 'qd-animals': 74, 'fashion': 13} []
+    """
+    trees, warnings = {}, []
+    for task in (task for task in tasks if task.kind == "classification"):
+        rows = task.tree
+        if not rows and all(OFFSET.fullmatch(c) or SENSE.fullmatch(c) for c in task.classes):
+            try:
+                wordnet = read_wordnet()
+                synsets = dict(zip(map(wordnet.synset, task.classes), task.classes, strict=True))
+                named = synset_tree(wordnet, task.classes)
+                rows = tuple((synsets.get(c, c), synsets.get(p, p)) for c, p in named)
+            except WordNetError as error:
+                warnings.append(f"The hierarchy of {task.name} is not shown. {error}")
+        if rows:
+            trees[task.name] = _tree(rows, task.classes)
+    return trees, warnings
+
+
+def _tree(rows: Sequence[tuple[str, str]], classes: Sequence[str]) -> Tree:
+    """With a new root if the rows have none, or several."""
+    children = {child for child, _ in rows}
+    nodes = children | {parent for _, parent in rows}
+    if len(nodes - children) == 1 and nodes.issuperset(classes):
+        return make_tree(rows, classes)
+    root = ROOT
+    while root in nodes:
+        root = f"({root})"
+    return make_tree(rows, classes, root=root)
+
+
+def measure_hierarchy(
+    heads: Sequence[Mapping[str, Any]],
+    tasks: Sequence[Task],
+    trees: Mapping[str, Tree],
+    finished: np.ndarray,
+    K: float,
+) -> tuple[Hierarchy, ...]:
+    """Hierarchy scores and radii under the heads of one method.
+
+    Args:
+      heads: after each task, ``{modality: W}`` with a leading axis of seeds.
+      tasks: of the stream in their order.
+      trees: by task, of :func:`class_trees`.
+      finished: which seeds were not stopped.
+      K: squared radius of the hyperboloid.
+
+    Returns:
+      One for each task with a tree, all axes of methods of length 1.
+
+    Raises:
+      ValueError: if heads have overflowed.
+    """
+    drawn = _drawn(tasks, trees)
+    measured = []
+    for own, task in zip(heads, tasks, strict=True):
+        if task.name not in trees:
+            continue
+        tree = trees[task.name]
+        ends = [{m: jnp.asarray(W[finished]) for m, W in h.items()} for h in (own, heads[-1])]
+        predicted = np.stack([_predictions(head, task, K) for head in ends], axis=1)
+        if (predicted < 0).any():
+            raise ValueError(f"samples of {task.name} are near to no class: a head has overflowed")
+        labels = np.asarray(task.arrays["test_labels"], np.int64)
+        scores = hierarchy_scores(tree, predicted, labels)
+        radius, points = None, None
+        if "tree_features" in task.arrays:
+            points = np.stack([_points(h[task.general], task, K) for h in ends], axis=1)
+            radii = lorentz.distance_to_origin(points, K)
+            radius = radius_by_depth(tree, radii, task.tree_names)
+            radius = dataclasses.replace(
+                radius,
+                means=_with_stopped(radius.means, finished),
+                correlation=_with_stopped(radius.correlation, finished),
+            )
+            points = _with_stopped(points, finished) if task.name == drawn else None
+        whole = {name: _with_stopped(values, finished) for name, values in scores.items()}
+        measured.append(Hierarchy(task, tree, whole, radius, points))
+    return tuple(measured)
+
+
+def join_hierarchies(parts: Sequence[tuple[Hierarchy, ...]]) -> tuple[Hierarchy, ...]:
+    """Hierarchies that were measured method by method, in one for each task."""
+    joined = []
+    for group in zip(*parts, strict=True):
+        first, radius, points = group[0], group[0].radius, group[0].points
+        if radius is not None:
+            radius = dataclasses.replace(
+                radius,
+                means=np.concatenate([h.radius.means for h in group]),
+                correlation=np.concatenate([h.radius.correlation for h in group]),
+            )
+        if points is not None:
+            points = np.concatenate([h.points for h in group])
+        scores = {name: np.concatenate([h.scores[name] for h in group]) for name in first.scores}
+        joined.append(dataclasses.replace(first, scores=scores, radius=radius, points=points))
+    return tuple(joined)
+
+
+def tree_points(
+    hierarchies: Sequence[Hierarchy], methods: tuple[str, ...], seeds: tuple[int, ...], K: float
+) -> TreePoints | None:
+    """The points of the tree that is drawn, if there is one."""
+    for h in hierarchies:
+        if h.points is not None:
+            ends = h.points[:, :, 0], h.points[:, :, 1]
+            return TreePoints(h.task.name, h.tree, h.task.tree_names, methods, seeds, K, *ends)
+    return None
+
+
+def _drawn(tasks: Sequence[Task], trees: Mapping[str, Tree]) -> str | None:
+    """The task whose tree is drawn: of the old ones with points the first of the deepest."""
+    known = [t for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
+    if not known:
+        return None
+    return max(known, key=lambda task: int(trees[task.name].depths.max())).name
+
+
+def _with_stopped(values: Any, finished: np.ndarray) -> np.ndarray:
+    """Numbers of the finished seeds, with NaN for the others and an axis of methods in front."""
+    values = np.asarray(values)
+    whole = np.full((len(finished), *values.shape[1:]), np.nan, np.result_type(values, np.float32))
+    whole[finished] = values
+    return whole[None]
+
+
+def _padded(features: Any) -> np.ndarray:
+    """With rows of 0 up to a power of two, so that few programs serve all tasks."""
+    features = np.asarray(features)
+    rows = max(64, 1 << (len(features) - 1).bit_length())
+    return np.pad(features, ((0, rows - len(features)), (0, 0)))
+
+
+@jax.jit
+def _moved(W: jax.Array, features: jax.Array, K: float) -> jax.Array:
+    return jax.vmap(apply_head, (0, None, None))(W, features.astype(W.dtype), K)
+
+
+def _points(W: jax.Array, task: Task, K: float) -> np.ndarray:
+    features = task.arrays["tree_features"]
+    return np.asarray(_moved(W, _padded(features), K))[:, : len(features)]
+
+
+@jax.jit
+def _predicted(
+    W: tuple[jax.Array, jax.Array], prototypes: jax.Array, samples: jax.Array, C: int, K: float
+) -> jax.Array:
+    valid = jnp.arange(len(prototypes)) < C
+
+    def of_seed(heads: tuple[jax.Array, jax.Array]) -> jax.Array:
+        x, y = (
+            apply_head(head, z.astype(head.dtype), K)
+            for head, z in zip(heads, (prototypes, samples), strict=True)
+        )
+        return predict(x, y, K=K, valid_prototypes=valid)
+
+    return jax.lax.map(of_seed, W)
+
+
+def _predictions(heads: Mapping[str, jax.Array], task: Task, K: float) -> np.ndarray:
+    """The predicted class of every test sample, ``(seeds, n)``."""
+    prototypes, samples = task.arrays["prototypes"], task.arrays["test_features"]
+    W = heads[task.general], heads[task.specific]
+    predicted = _predicted(W, _padded(prototypes), _padded(samples), len(prototypes), K)
+    return np.asarray(predicted)[:, : len(samples)]

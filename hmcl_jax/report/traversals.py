@@ -1,0 +1,132 @@
+"""Traversals from pictures to the root, at the end of their task and at the end of the stream."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hmcl_jax.data.store import Store, Task
+from hmcl_jax.evaluation import Pool, compare_heads, store_pool
+from hmcl_jax.report.hierarchy import WHEN
+
+TASKS = 4  # that pictures are taken from
+
+# By whether only texts that entail the point count: paths at the task's end and at the stream's.
+Paths = Mapping[bool, tuple[tuple[str, ...], ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """A picture from which traversals start.
+
+    Attributes:
+      task: of the picture.
+      row: of the picture in the test part.
+      title: its class or caption, if the store knows it.
+      thumbnail: the picture, a JPEG file, if the store has it.
+      paths: by method, of :func:`measure_traversals`.
+    """
+
+    task: Task
+    row: int
+    title: str
+    thumbnail: bytes | None
+    paths: Mapping[str, Paths] = dataclasses.field(default_factory=dict)
+
+
+def choose_starts(
+    store: Store, tasks: Sequence[Task], pictures: int
+) -> tuple[tuple[Start, ...], Pool | None]:
+    """Pictures of some old tasks, spread over the stream; those with thumbnails first.
+
+    Args:
+      store: the stream.
+      tasks: in the order of the run.
+      pictures: how many, at most.
+
+    Returns:
+      The pictures, those of one task together, and the texts to look for; None if there are none.
+
+    Example:
+      >>> import hmcl_jax
+      >>> from hmcl_jax.report.traversals import choose_starts
+      >>> store = hmcl_jax.load_pocket()
+      >>> starts, pool = choose_starts(store, store.tasks, 4)
+      >>> print(starts[0].task.name, starts[0].title, starts[0].thumbnail is not None)
+      tux-photos An Adelaide Rosella True
+    """
+    try:
+        pool = store_pool(store)
+    except ValueError:  # no names at all
+        return (), None
+    old = [task for task in tasks[:-1] or tasks if task.general == pool.modality]
+    usable = [task for task in old if len(task.arrays.get("thumbnail_rows", ()))] or old
+    count = min(TASKS, len(usable), pictures)
+    if count == 0:
+        return (), pool
+    chosen = np.unique(np.linspace(0, len(usable) - 1, count).round().astype(int))
+    starts = [
+        Start(task, row, _title(task, row), task.thumbnail(row))
+        for task in (usable[index] for index in chosen)
+        for row in _rows(task, pictures // len(chosen))
+    ]
+    return tuple(starts), pool
+
+
+def _samples(task: Task) -> np.ndarray:
+    kind = "features" if task.kind == "classification" else "specific"
+    return task.arrays[f"test_{kind}"]
+
+
+def _rows(task: Task, count: int) -> Iterator[int]:
+    """Some samples, far apart in the test part, that have pictures if any have."""
+    known = np.sort(np.asarray(task.arrays.get("thumbnail_rows", np.zeros(0, int))))
+    rows = known if len(known) else np.arange(len(_samples(task)))
+    return map(int, rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)])
+
+
+def _title(task: Task, row: int) -> str:
+    if task.kind == "classification":
+        return task.classes[int(task.arrays["test_labels"][row])]
+    pairs = task.arrays["test_pairs"]
+    captions = pairs[pairs[:, 0] == row, 1]
+    tree = task.arrays.get("tree_features")
+    if len(captions) and tree is not None:
+        caption = task.arrays["test_general"][int(captions[0])]
+        same = np.flatnonzero((np.asarray(tree) == np.asarray(caption)).all(axis=1))
+        if same.size:
+            return task.tree_names[int(same[0])]
+    return f"picture {row} of {task.name}"
+
+
+def measure_traversals(
+    heads: Mapping[str, Mapping[str, Any]],
+    starts: Sequence[Start],
+    pool: Pool,
+    *,
+    K: float,
+    kappa: float,
+) -> list[Paths]:
+    """The traversals from some pictures of one task.
+
+    Args:
+      heads: of one seed, ``{modality: W}``, for each of :data:`hmcl_jax.report.hierarchy.WHEN`.
+      starts: the pictures.
+      pool: texts to look for.
+      K: squared radius of the hyperboloid.
+      kappa: sets the minimum radius of the cones.
+
+    Returns:
+      Paths from each picture.
+    """
+    task, found = starts[0].task, {}
+    features = np.asarray(_samples(task)[[start.row for start in starts]])
+    for entailing in (False, True):
+        found[entailing] = compare_heads(
+            *(heads, features, pool), modality=task.specific, K=K, kappa=kappa, entailing=entailing
+        )
+    return [
+        {e: tuple(ends[when].path(number) for when in WHEN) for e, ends in found.items()}
+        for number in range(len(starts))
+    ]
