@@ -5,8 +5,8 @@
 
 The rule is that of select_settings.py: the largest sum of Overall and BWT wins, of equal points the
 first, and points that diverge are out. The file of grids says which settings are tried; see there
-for its form. The stream, the order and [train] are those of the config. What a method must decide
-besides, such as a span, is chosen by the same rule among grids that share a row.
+for its form. The stream, the order and [train] are those of the config. A row may have several
+grids; the rule chooses among all their points.
 
 Writes to --out, after every grid: selection.json (every point, the rule, the winners), selection.md
 (the winners, and what to doubt: winners at the end of their grid) and selected.toml, a config with
@@ -47,7 +47,7 @@ class Grid(NamedTuple):
     """What is tried for one row.
 
     Attributes:
-      row: its name if it is the best of those that share it.
+      row: whose settings are chosen among this grid and the others of the same row.
       given: settings that are fixed, and perhaps the ``"method"``.
       axes: values by setting; none if there is nothing to choose.
     """
@@ -86,16 +86,17 @@ def read_grids(path: str | Path) -> dict[str, Grid]:
         row = own.pop("row", name)
         axes = {key: value for key, value in own.items() if isinstance(value, list)}
         grid = Grid(row, {key: own[key] for key in own if key not in axes}, axes)
-        if axes and len(grid.points) != points:
-            raise ConfigError(f"grids.{name} must have {points} points, got {len(grid.points)}.")
+        if row != name and not axes:
+            raise ConfigError(f"grids.{name} has nothing to choose, got row = {row!r}.")
         described(name, grid.given, grid.points)  # refuses bad ones, before anything is run
         found[name] = grid
-    for name, grid in found.items():
-        if grid.row != name and (grid.row in found or not grid.axes):
-            raise ConfigError(
-                f"grids.{name}.row must be a name that no grid has, of rows with points, "
-                f"got row = {grid.row!r}."
-            )
+    totals: dict[str, int] = {}
+    for grid in found.values():
+        if grid.axes:
+            totals[grid.row] = totals.get(grid.row, 0) + len(grid.points)
+    for row, total in totals.items():
+        if total != points:
+            raise ConfigError(f"The grids of row {row} must have {points} points, got {total}.")
     return found
 
 
@@ -135,7 +136,7 @@ def winner(record: Record) -> dict[str, Any]:
 def choose(
     grids: Mapping[str, Grid], found: Mapping[str, Record]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """The winner of every grid that was run, and the settings of every row."""
+    """The winner of every grid that was run, and the settings of every row: its best winner's."""
     best = {name: own for name, record in found.items() if (own := winner(record))}
     first: dict[str, str] = {}
     for name in best:
@@ -145,9 +146,10 @@ def choose(
     rows = {}
     for name, grid in grids.items():
         if name in best:
-            own = grid.row if first[grid.row] == name else name
-            rows[own] = {**grid.given, **{key: best[name][key] for key in grid.axes}}
-            best[name]["row"] = own
+            best[name]["row"] = grid.row
+            if first[grid.row] == name:
+                chosen = {key: best[name][key] for key in grid.axes}
+                rows[grid.row] = {**grid.given, **chosen}
         elif not grid.axes:
             rows[name] = grid.given
     return best, {
