@@ -18,6 +18,7 @@ import time
 from contextlib import contextmanager
 
 import numpy as np
+
 from timing import claim, print_json, print_table
 
 SIZE = 512

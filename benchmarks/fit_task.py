@@ -15,11 +15,11 @@ import argparse
 
 import jax
 import optax
-from stage import Stage, make_task
-from timing import claim, interleave, median, per_call, print_json, print_table, ratio, shown
 
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
 from hmcl_jax.transform import HmclProjectState, TaskAnchorState, hmcl_project, task_anchor
+from stage import Stage, make_task
+from timing import claim, interleave, median, per_call, print_json, print_table, ratio, shown
 
 DIM, CLASSES, BATCH, RANK = 512, 1000, 1024, 32
 LIMITS = {"hmcl_mr": 1.01, "hmcl_ca": 1.02, "hmcl_rotation": 1.03}

@@ -18,13 +18,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import peak_mib, print_json, print_table
 
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
 from hmcl_jax.continual.fit import Fitter
 from hmcl_jax.continual.method import TaskInfo
 from hmcl_jax.data.store import Task
 from hmcl_jax.head import identity_head
+from timing import peak_mib, print_json, print_table
 
 
 def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:

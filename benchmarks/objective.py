@@ -28,11 +28,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import claim, interleave, print_json, print_table, undisturbed
 
 from hmcl_jax.continual import TrainConfig, make_method
 from hmcl_jax.continual.gradients import sum_gradients
 from hmcl_jax.continual.method import MethodState, TaskInfo
+from timing import claim, interleave, print_json, print_table, undisturbed
 
 K, TAU, KAPPA, WEIGHT = 10.0, 0.07, 0.1, 0.2
 

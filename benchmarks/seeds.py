@@ -9,7 +9,7 @@ Learns one task (10 epochs of 8 minibatches of 256 pairs, d = 512) with several 
 per seed), and by ``runs``: one seed after the other, each a run of its own. All take turns in one
 process after a warm-up; what is at once is compared with ``runs``.
 
-Last, whole commands: `experiments/run_stream.py` on the embedded stream with five seeds at once and
+Last, whole commands: `hmcl run` on the embedded stream with five seeds at once and
 with one after the other, compiled programs kept from a first start.
 """
 
@@ -20,17 +20,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from timing import claim, interleave, median, print_json, print_table, ratio, shown
 
 from hmcl_jax.continual import TrainConfig, make_method
 from hmcl_jax.continual.fit import Fitter
 from hmcl_jax.continual.method import TaskInfo
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.head import identity_head
+from timing import claim, interleave, median, print_json, print_table, ratio, shown
 
 AXES = ("vmap", "map", "loop", "runs")
 
@@ -62,14 +61,21 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
 
 def whole_runs(method: str, seeds: list[int]) -> dict[str, float]:
     """Seconds of the command for all seeds at once, and of one command after the other."""
-    script = str(Path(__file__).resolve().parent.parent / "experiments" / "run_stream.py")
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CACHE_HOME": f"{folder}/caches"}
 
         def run(name: str, some: list[int]) -> float:
             start = time.perf_counter()
             chosen = ["--methods", method, "--seeds", ",".join(map(str, some))]
-            command = [sys.executable, script, *chosen, "--out", f"{folder}/{name}"]
+            command = [
+                sys.executable,
+                "-m",
+                "hmcl_jax",
+                "run",
+                *chosen,
+                "--out",
+                f"{folder}/{name}",
+            ]
             subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
             return time.perf_counter() - start
 

@@ -4,9 +4,9 @@
     python benchmarks/startup.py --short
 
 First, fresh processes that import JAX and Optax take turns with such that import hmcl_jax besides.
-Then runs experiments/run_stream.py in fresh processes, first with an empty folder of kept programs, then
-with what the first has left there. Seconds of compiling, loading of kept programs included, are
-what JAX reports in the process; wall time is that of the whole command, training included.
+Then `hmcl run` in fresh processes, first with an empty folder of kept programs, then with what the
+first has left there. Seconds of compiling, loading of kept programs included, are what JAX reports
+in the process; wall time is that of the whole command, training included.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from pathlib import Path
 
 from timing import claim, print_json, print_table
 
-ROOT = Path(__file__).resolve().parent.parent
 OURS = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
 
 
@@ -39,7 +38,7 @@ def imports(rounds: int) -> dict[str, float]:
 def start(options: list[str], folder: Path, number: int) -> dict[str, float]:
     """One start; what it says of itself."""
     out = folder / f"run{number}"
-    command = [sys.executable, str(ROOT / "experiments" / "run_stream.py"), *options]
+    command = [sys.executable, "-m", "hmcl_jax", "run", *options]
     environment = {name: value for name, value in os.environ.items() if name not in OURS}
     environment |= {"XDG_CACHE_HOME": str(folder / "caches")}
     begun = time.perf_counter()
@@ -59,7 +58,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=3, help="how many in all")
     parser.add_argument("--short", action="store_true", help="one method, one seed, one epoch")
     arguments = parser.parse_args()
-    options = ["--config", str(ROOT / "experiments" / "configs" / "pocket.toml")]
+    options = ["--config", "pocket"]
     if arguments.short:
         options += ["--methods", "hmcl_ca", "--seeds", "42"]
         options += ["--set", "train.classification.epochs=1", "--set", "train.retrieval.epochs=1"]

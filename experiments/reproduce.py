@@ -22,6 +22,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from hmcl_jax._files import json_text
+from hmcl_jax._versions import versions
+from hmcl_jax.cli.options import (
+    add_cache,
+    add_methods,
+    load_added_methods,
+    prepare_jax,
+    split_seeds,
+)
+from hmcl_jax.cli.progress import ProgressView
+from hmcl_jax.continual import ConfigError, RunError, make_method
+from hmcl_jax.data.pocket import EMBEDDED
+from hmcl_jax.data.store import Store, read_store
+from hmcl_jax.data.validation import StoreError
+from hmcl_jax.report.results import write_files
 from paper.compare import as_json, counted, markdown, verdict_rows
 from paper.cost import plan_table
 from paper.needs import lacking
@@ -40,19 +57,6 @@ from paper.request import (
 from paper.runs import run_jobs, unique
 from paper.sections import Setting, left_out, make_section
 from paper.tables import TABLES
-from rich.console import Console
-from run_stream import add_method_file, add_no_cache, load_users_methods
-
-from hmcl_jax._files import json_text
-from hmcl_jax._versions import versions
-from hmcl_jax.continual import ConfigError, RunError, make_method
-from hmcl_jax.continual.cache import keep_programs
-from hmcl_jax.continual.threads import decompose_in_one_thread
-from hmcl_jax.data.pocket import EMBEDDED
-from hmcl_jax.data.store import Store, read_store
-from hmcl_jax.data.validation import StoreError
-from hmcl_jax.report.progress import ProgressView
-from hmcl_jax.report.results import write_files
 
 EXPECTED = (ConfigError, StoreError, RunError)
 FIXED = ("stream", "order", "seeds", "methods", "paper", "variants")  # what the tables are
@@ -87,8 +91,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--wordnet", help="folder of WordNet 3.0, if it is not where packages put it"
     )
-    add_method_file(parser)
-    add_no_cache(parser)
+    add_methods(parser)
+    add_cache(parser)
     found = parser.parse_args(arguments)
     if bool(found.names) == found.all:
         parser.error("name tables, or --all")
@@ -130,7 +134,7 @@ def read_items(
     """Tables that can be made, the stores they need, and sections for those that cannot."""
     paths = read_stores(arguments.store)
     pocket = arguments.stream == "pocket"
-    seeds = read_seeds(arguments.seeds)
+    seeds = split_seeds(arguments.seeds)
     items: list[Item] = []
     stores: dict[str, Store] = {}
     missing: list[dict[str, Any]] = []
@@ -174,7 +178,7 @@ def read_request(
         "names": asked_names(arguments),
         "streams": {name: store.fingerprint for name, store in stores.items()},
         "set": arguments.set,
-        "seeds": read_seeds(arguments.seeds),
+        "seeds": split_seeds(arguments.seeds),
         "methods": {
             name: {"source": source, "code": make_method(name).code}
             for name, source in users.items()
@@ -251,28 +255,19 @@ def checkpoints_kept(
     """Runs of which all checkpoints stay: those of main, whose drift may be asked for later."""
     about = about_of("main")
     streams = [name for name in stores if name in (*about["streams"], about["pocket"])]
-    seeds = read_seeds(arguments.seeds)
+    seeds = split_seeds(arguments.seeds)
     return set(unique(read_item("main", name, arguments.set, extra, seeds) for name in streams))
-
-
-def read_seeds(text: str | None) -> list[int] | None:
-    """Whole numbers, separated by commas."""
-    try:
-        return None if text is None else [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds must be whole numbers, got {text!r}.") from None
 
 
 def main() -> None:
     arguments = parse()
-    keep_programs(not arguments.no_cache)
-    decompose_in_one_thread()
+    prepare_jax(arguments)
     start = time.perf_counter()
     try:
         out = Path(arguments.out)
         check_folder(out)
         check_settings(arguments.set)
-        users = load_users_methods(arguments)
+        users = load_added_methods(arguments)
         check_names(users)
         items, stores, missing = read_items(arguments, list(users))
         check_rows(arguments.set, items)

@@ -12,6 +12,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+
 from checkpoints import (
     FULL,
     HEADS,
@@ -21,13 +22,12 @@ from checkpoints import (
     random_tokens,
     write_checkpoint,
 )
-from tower_reference import NumpyTowers, TorchTowers
-
 from hmcl_jax._files import json_sha256
 from hmcl_jax.backbones.backbone import load_backbone, to_points
 from hmcl_jax.backbones.checkpoint import CheckpointError
 from hmcl_jax.backbones.convert import check_tensors, convert_checkpoint
 from hmcl_jax.backbones.layout import PIXELS, published_shapes, read_sizes
+from tower_reference import NumpyTowers, TorchTowers
 
 ROOT = Path(__file__).parents[1]
 NAME = "meru-b/redcaps"
@@ -430,9 +430,8 @@ def test_damaged_folders(tmp_path, folder):
 
 
 def command(*arguments):
-    script = ROOT / "experiments" / "convert_checkpoint.py"
     return subprocess.run(
-        [sys.executable, "-W", "error", str(script), *map(str, arguments)],
+        [sys.executable, "-W", "error", "-m", "hmcl_jax", "convert", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -459,7 +458,7 @@ def test_command_line(tmp_path, state, folder):
     ).read_bytes()
     path.write_bytes(path.read_bytes()[:-5])
     done = command(path, tmp_path / "other", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"convert_checkpoint: {path} is truncated")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"hmcl convert: {path} is truncated")
     assert done.stderr.count("\n") == 1
     assert command(path, tmp_path / "other").returncode == 2

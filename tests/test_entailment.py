@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
-from points import BAD_POINTS, CURVATURES, assert_finite_with_gradient, pairs
 
+import oracles
 from hmcl_jax import entailment
+from points import BAD_POINTS, CURVATURES, assert_finite_with_gradient, pairs
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 

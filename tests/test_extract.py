@@ -401,7 +401,7 @@ def test_progress_says_rate_and_time_left():
     from rich.console import Console
 
     from hmcl_jax.backbones.extract import Step
-    from hmcl_jax.report.progress import ExtractView
+    from hmcl_jax.cli.progress import ExtractView
 
     file = io.StringIO()
     with ExtractView(Console(file=file), every=0.0) as view:

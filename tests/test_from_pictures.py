@@ -14,21 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import HEADS, SMALL, random_state, write_checkpoint
 
+from checkpoints import HEADS, SMALL, random_state, write_checkpoint
 from hmcl_jax.backbones.backbone import load_backbone
 from hmcl_jax.backbones.tokenizer import Tokenizer
 from hmcl_jax.data.store import read_store
 
 Image = pytest.importorskip("PIL.Image")
 
-ROOT = Path(__file__).resolve().parent.parent
 SIZES = dataclasses.replace(SMALL, vocabulary=49408, context=20)
 COLOURS = {"red": (220, 40, 30), "green": (30, 200, 60), "blue": (40, 50, 210)}
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, str(ROOT / "experiments" / name), *map(str, arguments)]
+    return [sys.executable, "-m", "hmcl_jax", name, *map(str, arguments)]
 
 
 def run(name: str, *arguments: object) -> str:
@@ -87,14 +86,14 @@ def made(tmp_path_factory) -> Path:
     make_data(root)
     write_checkpoint(root / "tiny.pth", random_state(SIZES), prefix="module.")
     heads = [f"--{key.replace('_', '-')}={value}" for key, value in HEADS.items()]
-    run("convert_checkpoint.py", root / "tiny.pth", root / "tiny", "--name", "tiny/noise", *heads)
+    run("convert", root / "tiny.pth", root / "tiny", "--name", "tiny/noise", *heads)
     return root
 
 
 def extraction(root: Path, out: Path, *more: object) -> list[str]:
     tasks = [f"--task={root / name}" for name in ("folder", "tar", "table")]
     options = ("--backbone", root / "tiny", "--out", out, "--batch", 4, "--shard", 1)
-    return command("extract_features.py", *options, *tasks, *more)
+    return command("extract", *options, *tasks, *more)
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +121,10 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store):
     classes = np.tile(np.arange(3), 2)
     expected = backbone.prototypes(np.concatenate([tokens, others]), classes)
     np.testing.assert_allclose(found["tar"].arrays["prototypes"], expected, rtol=2e-3, atol=2e-3)
-    assert "Nothing is wrong" in run("inspect_store.py", store)
+    assert "Nothing is wrong" in run("inspect", store)
     quick = [f"--set=train.{kind}.epochs=2" for kind in ("classification", "retrieval")]
     methods = ("--methods", "vanilla,hmcl_ca", "--seeds", "0,1")
-    shown = run("run_stream.py", "--stream", store, "--out", made / "run", *methods, *quick)
+    shown = run("run", "--stream", store, "--out", made / "run", *methods, *quick)
     assert "hmcl_ca" in shown
     table = (made / "run" / "table.md").read_text()
     assert "vanilla" in table
@@ -186,5 +185,5 @@ def test_mistakes_are_said_in_one_line_and_write_nothing(made, tmp_path, options
     )
     assert done.returncode == 1
     assert complaint in done.stderr
-    assert done.stderr.startswith("extract_features: ")
+    assert done.stderr.startswith("hmcl extract: ")
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from run_directories import output
 
 HERE = Path(__file__).parent

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from collections_made import (
     contents,
     make_caption_shards,
@@ -15,11 +16,10 @@ from collections_made import (
     make_label_table,
     write,
 )
-from test_features import DIM, classification, make, retrieval
-from test_store import mutate_json
-
 from hmcl_jax.data.ingest import IngestError, open_collection, read_features
 from hmcl_jax.data.store import ARRAYS
+from test_features import DIM, classification, make, retrieval
+from test_store import mutate_json
 
 TOML = """
 name = "beasts"

@@ -1,20 +1,14 @@
 """The paper's tables as data: they must fit together, and the claims must hold on them."""
 
 import dataclasses
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from hmcl_jax.data.suites import SUITES
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from paper.claims import CLAIMS, Verdict, by_claim, judge  # noqa: E402
-from paper.comparisons import Check, compare, settled  # noqa: E402
-from paper.tables import (  # noqa: E402
+from paper.claims import CLAIMS, Verdict, by_claim, judge
+from paper.comparisons import Check, compare, settled
+from paper.tables import (
     TABLES,
     Number,
     parse_number,

@@ -1,17 +1,14 @@
 """Damaged newest steps, and the short form of the fault campaign."""
 
-import json
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
-from run_directories import assert_same, resumed, saved
 
 from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.continual.recovery import DamagedStep, usable_step
+from run_directories import assert_same, resumed, saved
 
 ROOT = Path(__file__).parent.parent
 # Of a reading that fails, Orbax leaves coroutines behind.
@@ -106,26 +103,3 @@ def test_a_step_that_cannot_be_renamed_is_named(path, monkeypatch):
     monkeypatch.setattr(Path, "rename", denied)
     with resumed(path) as run, pytest.raises(RunError, match=r"renamed: Permission.*from step 1\."):
         usable_step(run)
-
-
-def campaign(runs, seed):
-    command = [sys.executable, str(ROOT / "benchmarks" / "faults.py")]
-    done = subprocess.run(
-        [*command, "--runs", str(runs), "--seed", str(seed)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["runs"], found["ended equal"]) == (runs, runs)
-    assert (found["lost tasks"], found["silent differences"], found["anything else"]) == (0, 0, 0)
-    assert found["faults that struck"] >= runs // 2
-    return found
-
-
-@pytest.mark.slow
-def test_a_few_disturbed_runs_end_bitwise_equal():
-    campaign(runs=2, seed=1)
-
-
-@pytest.mark.slow
-def test_many_disturbed_runs_end_bitwise_equal():
-    assert campaign(runs=60, seed=2)["warnings"] > 0

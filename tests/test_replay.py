@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import quadprog
 import scipy.optimize
-from task_ends import CONFIG, TAU, K, flat, heads, info, one, task_end
 
 from hmcl_jax import apply_head, objective
 from hmcl_jax.continual import make_method
@@ -21,6 +20,7 @@ from hmcl_jax.continual.methods.memory import (
     remember,
     task_weights,
 )
+from task_ends import CONFIG, TAU, K, flat, heads, info, one, task_end
 
 # The memory
 

@@ -1,5 +1,6 @@
 """Reports as folders: what is written, what is never replaced, and the command lines."""
 
+import functools
 import json
 import os
 import shutil
@@ -9,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_runs import make_runs, small_store, with_tree_points
 
 from hmcl_jax.continual import RunError
 from hmcl_jax.data.store import read_store, write_store
 from hmcl_jax.report.analysis import analyse
 from hmcl_jax.report.writing import check_report, write_report
+from report_runs import make_runs, small_store, with_tree_points
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("vanilla", "hmcl_ca")
 FIGURES = ("depth", "drift", "methods", "norms", "radial_tree", "retrieval", "stages", "training")
 
@@ -32,16 +32,6 @@ def made(tmp_path_factory):
     store = read_store(folder / "store")
     runs = make_runs(folder / "runs", store, METHODS, rng)
     return folder, store, analyse([runs], store, pictures=2)
-
-
-def command(name, *arguments):
-    return subprocess.run(
-        [sys.executable, str(EXPERIMENTS / name), *map(str, arguments)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_a_report_is_whole(made, tmp_path):
@@ -201,17 +191,9 @@ def test_what_a_killed_process_left_is_no_obstacle(made, tmp_path, undrawn):
 
 
 @pytest.fixture
-def analyse_command(monkeypatch):
-    """experiments/analyse.py, in this process."""
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    import analyse as command_line
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, arguments), "--no-cache"])
-        monkeypatch.setattr(command_line, "keep_programs", lambda on: None)
-        command_line.main()
-
-    return run
+def analyse_command(hmcl):
+    """`hmcl report`, in this process."""
+    return functools.partial(hmcl, "report")
 
 
 def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypatch):
@@ -222,13 +204,13 @@ def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypa
     said = capsys.readouterr().out
     assert "There is no vanilla to compare with" in said
     assert f"wrote {out / 'report.html'}" in said.replace("\n", "")
-    with pytest.raises(SystemExit, match=f"analyse: {out} holds a report already"):
+    with pytest.raises(SystemExit, match=f"hmcl report: {out} holds a report already"):
         analyse_command(*options)
     before = (out / "analysis.json").read_text()
     analyse_command(*options, "--replace", "--anchors", "7")
     assert json.loads((out / "analysis.json").read_text())["drift"]["anchors"] == [7, 7, 7]
     assert json.loads(before)["drift"]["anchors"] == [24, 24, 24]
-    monkeypatch.setattr(sys.modules["analyse"], "analyse", None)  # refused before that
+    monkeypatch.setattr("hmcl_jax.cli.report.analyse", None)  # refused before that
     with pytest.raises(SystemExit, match=r"--seed must be one of \[3, 5\], got 4"):
         analyse_command(*options, "--replace", "--seed", "4")
 
@@ -236,7 +218,7 @@ def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypa
 def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undrawn, capsys):
     folder, _, _ = made
     new = tmp_path / "new"
-    wrong = "The store of .* is not where it was: --stream must be pocket, .* got 'nowhere'"
+    wrong = "The store of .* has moved: --stream must be pocket, .* got 'nowhere'"
     with pytest.raises(SystemExit, match=wrong):
         analyse_command(folder / "runs", "--out", new)
     with pytest.raises(SystemExit, match="over another store"):
@@ -275,23 +257,19 @@ def test_wrong_options_are_refused(arguments, said, analyse_command, capsys):
 def test_without_matplotlib_nothing_is_begun(made, tmp_path):
     folder, _, _ = made
     (tmp_path / "matplotlib.py").write_text("raise ImportError('none')")
-    code = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(EXPERIMENTS)!r}]; import analyse;"
-        f"sys.argv = ['analyse.py', {str(folder / 'runs')!r}]; analyse.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    paths = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "hmcl_jax", "report", str(folder / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, env=paths)
     assert done.returncode == 1
     assert "pip install 'hmcl_jax[report]'" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_run_with_a_report(tmp_path, rng):
+def test_a_run_with_a_report(tmp_path, hmcl):
     store = small_store(tasks=2)
     write_store(tmp_path / "store", store.tasks, name="s", backbone="b", K=10.0, tau=0.1)
     options = ["--stream", tmp_path / "store", "--out", tmp_path / "runs", "--methods", "vanilla"]
-    options += ["--seeds", "1", "--set", "train.batch=16", "--report", "--no-cache"]
-    done = command("run_stream.py", *options)
-    assert done.returncode == 0, done.stderr[-2000:]
+    options += ["--seeds", "1", "--set", "train.batch=16", "--report"]
+    hmcl("run", *options)
     assert (tmp_path / "runs" / "report" / "report.html").is_file()
-    done = command("run_stream.py", *options, "--resume")
-    assert done.returncode == 0, done.stderr[-2000:]
+    hmcl("run", *options, "--resume")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +9,16 @@ import pytest
 
 from hmcl_jax.continual import ConfigError, TrainConfig, evaluate, pairs
 from hmcl_jax.data.store import read_store
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from paper.claims import judge  # noqa: E402
-from paper.compare import Cell, beside, cell_text, grid, markdown, written  # noqa: E402
-from paper.measured import protected_ranks  # noqa: E402
-from paper.page import html  # noqa: E402
-from paper.plan import NAMES, about_of, known_streams, read_item, streams_of  # noqa: E402
-from paper.runs import run_jobs, unique  # noqa: E402
-from paper.tables import Number, read_tables  # noqa: E402
-from paper.views import Found, make_tables  # noqa: E402
-from paper_stores import hmcl16_store, modalities_store  # noqa: E402
-from reproducing import (  # noqa: E402
+from paper.claims import judge
+from paper.compare import Cell, beside, cell_text, grid, markdown, written
+from paper.measured import protected_ranks
+from paper.page import html
+from paper.plan import NAMES, about_of, known_streams, read_item, streams_of
+from paper.runs import run_jobs, unique
+from paper.tables import Number, read_tables
+from paper.views import Found, make_tables
+from paper_stores import hmcl16_store, modalities_store
+from reproducing import (
     BROKEN,
     FEW,
     HASTE,
@@ -34,6 +29,7 @@ from reproducing import (  # noqa: E402
     result,
 )
 
+ROOT = Path(__file__).parent.parent
 # The paper's "Reproducibility Notes", typed here a second time: rho, beta, k_min.
 NOTES = {
     "meru-l": {"hmcl_mr": (0.60, 0.14, 8), "hmcl_ca": (0.65, 0.13, 8)},

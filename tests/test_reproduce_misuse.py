@@ -6,9 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reproducing
-from paper_stores import hmcl16_store, modalities_store
-from reproducing import BROKEN, FEW, MINE, SMALL, call, reproduce, result
 
 from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.guard import BadNumbers, Stopped
@@ -18,15 +15,15 @@ from hmcl_jax.data.store import read_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.stream_drift import Norms
-
-# After reproducing, which makes experiments importable.
-from paper import sections, views  # isort: skip
-from paper.cost import plan_table  # isort: skip
-from paper.needs import lacking  # isort: skip
-from paper.plan import read_item  # isort: skip
-from paper.request import check_folder, check_names, store_warnings  # isort: skip
-from paper.runs import run_jobs, unique  # isort: skip
-from paper.sections import Setting, make_section  # isort: skip
+from paper import sections, views
+from paper.cost import plan_table
+from paper.needs import lacking
+from paper.plan import read_item
+from paper.request import check_folder, check_names, store_warnings
+from paper.runs import run_jobs, unique
+from paper.sections import Setting, make_section
+from paper_stores import hmcl16_store, modalities_store
+from reproducing import BROKEN, FEW, MINE, SMALL, call, reproduce, result
 
 NAME = "meru-l-modalities"
 
@@ -160,7 +157,7 @@ def test_an_out_that_cannot_be_written_is_found_first(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="runs is no folder"):
         check_folder(tmp_path / "out")
     with pytest.raises(RunError, match="cannot be written in /proc"):
-        check_folder(reproducing.Path("/proc/nothing/out"))
+        check_folder(Path("/proc/nothing/out"))
     # Before the stores are looked at, which do not exist.
     told = refused(monkeypatch, "main", "--store", "meru-l=no", "--out", tmp_path / "file")
     assert "is no folder" in told

@@ -1,7 +1,6 @@
 """Verdicts on the paper's claims: three of them, and how they and their counts are shown."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,17 +8,13 @@ import numpy as np
 import pytest
 
 from hmcl_jax.evaluation.stream_drift import Drift, Norms
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from paper import views  # noqa: E402
-from paper.claims import Verdict, judge  # noqa: E402
-from paper.compare import as_json, markdown, verdict_rows  # noqa: E402
-from paper.comparisons import Check  # noqa: E402
-from paper.page import facts, html  # noqa: E402
-from paper.plan import read_item  # noqa: E402
-from paper.views import Found, make_tables  # noqa: E402
+from paper import views
+from paper.claims import Verdict, judge
+from paper.compare import as_json, markdown, verdict_rows
+from paper.comparisons import Check
+from paper.page import facts, html
+from paper.plan import read_item
+from paper.views import Found, make_tables
 
 
 def test_times_are_medians_and_may_not_settle_the_claim(tmp_path, monkeypatch):

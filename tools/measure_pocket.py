@@ -1,7 +1,7 @@
 """Radii, entailment cones, class trees and scores of the frozen features of a store, as a table.
 
-    python experiments/measure_pocket.py
-    python experiments/measure_pocket.py pocket-modalities
+    python tools/measure_pocket.py
+    python tools/measure_pocket.py pocket-modalities
 
 docs/pocket.md holds the table of pocket16. The row of held-out base pairs comes from the store's
 provenance: build_pocket.py measured it with towers that were trained on nine tenths of the base.

@@ -1,8 +1,8 @@
-"""What frontier.py, replay_budget.py and select_all.py share: options, sweeps, and their file.
+"""What `hmcl select` and `hmcl sweep` share: their options, their sweeps, and the file of these.
 
-A record is what one sweep gives, as plain data: the immediate score and the forgetting of every
-point and seed. Records stand by label in one JSON file, beside what they have in common, so that a
-command that was stopped goes on with --resume.
+A record is the outcome of one sweep as plain data: the immediate score and the forgetting of every
+point and seed. Records stand by label in one JSON file, beside what they have in common, so that an
+interrupted command continues with --resume.
 """
 
 import argparse
@@ -10,23 +10,20 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from run_stream import add_no_cache, open_stream, split
 
 from hmcl_jax._files import json_text
-from hmcl_jax.continual import ConfigError, RunError, make_method, run_sweep
-from hmcl_jax.continual.cache import keep_programs
-from hmcl_jax.continual.config import parse_override
+from hmcl_jax.cli import options as shared
+from hmcl_jax.continual import Event, RunError, make_method, run_sweep
 from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
-from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.store import Store
-from hmcl_jax.data.validation import StoreError
 
 Record = dict[str, Any]
+Settings = Mapping[str, Any]
 
 
 class Bench(NamedTuple):
@@ -45,63 +42,43 @@ class Bench(NamedTuple):
     about: dict[str, Any]
 
 
-def make_parser(about: str) -> argparse.ArgumentParser:
-    """The options of all commands."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--config", help="a TOML file: stream, seeds, settings of the methods")
-    parser.add_argument("--stream", help="pocket, or the path of a store")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="as for run_stream.py"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of all commands that keep records."""
+    shared.add_experiment(parser)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--resume", action="store_true", help="keep what is there already")
-    add_no_cache(parser)
-    return parser
-
-
-def run_command(
-    name: str, work: Callable[[argparse.Namespace], None], arguments: argparse.Namespace
-) -> None:
-    """Does the work, and says in a line why it ended early."""
-    keep_programs(not arguments.no_cache)
-    decompose_in_one_thread()
-    try:
-        work(arguments)
-    except (ConfigError, StoreError, RunError, FloatingPointError, ImportError, OSError) as error:
-        sys.exit(f"{name}: {error}")
-    except KeyboardInterrupt:
-        print(f"\n{name}: stopped; go on with --resume.", file=sys.stderr)
-        sys.exit(130)
-
-
-def split_numbers(option: str, text: str | None) -> list[Any] | None:
-    """Numbers separated by commas; which ones are allowed is checked elsewhere."""
-    names = split(option, text)
-    return None if names is None else [parse_override(f"x={name}")["x"] for name in names]
+    parser.add_argument("--resume", action="store_true", help="keep the records in --out")
+    shared.add_methods(parser)
+    shared.add_cache(parser)
 
 
 def open_bench(
-    arguments: argparse.Namespace,
+    options: argparse.Namespace,
     methods: Sequence[str],
     seeds: Sequence[int] | None,
-    given: Sequence[str] = (),
+    rows: Mapping[str, Settings] | None = None,
 ) -> Bench:
     """Reads the config and opens the stream.
 
     Args:
-      arguments: see :func:`make_parser`.
+      options: see :func:`add_options`.
       methods: names, each a method or a row of the config.
       seeds: instead of the config's.
-      given: settings like those of --set, which lie on top of these.
+      rows: further rows, with the ``"method"`` of each and its settings; --set lies on top.
     """
+    given = [
+        f"methods.{row}.{key}={json.dumps(value)}"
+        for row, table in (rows or {}).items()
+        for key, value in table.items()
+    ]
     experiment = read_experiment(
-        arguments.config,
-        [*given, *arguments.set],
+        shared.find_config(options.config),
+        [*given, *options.set],
         methods=methods,
-        stream=arguments.stream,
+        variant=options.variant,
+        stream=options.stream,
         seeds=seeds,
     )
-    store = open_stream(experiment.stream)
+    store = shared.open_stream(experiment.stream)
     about = {
         "store": {"name": store.name, "fingerprint": store.fingerprint},
         "seeds": list(experiment.seeds),
@@ -112,11 +89,11 @@ def open_bench(
 
 
 def known_records(path: Path, about: Mapping[str, Any], resume: bool) -> dict[str, Record]:
-    """Records of an earlier start of the same command."""
+    """Records that an earlier start of the same command has written."""
     if not path.exists():
         return {}
     if not resume:
-        raise RunError(f"{path} exists already; choose another --out, or go on with --resume.")
+        raise RunError(f"{path} exists already; choose another --out, or continue with --resume.")
     try:
         held = json.loads(path.read_text("utf8"))
         known, records = held["about"], dict(held["records"])
@@ -132,9 +109,7 @@ def as_text(about: Mapping[str, Any], records: Mapping[str, Record], **more: Any
     return json_text({"about": about, "records": records, **more})
 
 
-def described(
-    name: str, given: Mapping[str, Any], points: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def full_settings(name: str, given: Settings, points: Sequence[Settings]) -> list[dict[str, Any]]:
     """All settings of every point, as a record keeps them; bad ones are refused."""
     return [
         json.loads(json.dumps(make_method(name, {**given, **point}).described()))
@@ -143,13 +118,9 @@ def described(
 
 
 def measure(
-    bench: Bench,
-    label: str,
-    name: str,
-    given: Mapping[str, Any],
-    points: Sequence[Mapping[str, Any]],
+    bench: Bench, label: str, name: str, given: Settings, points: Sequence[Settings]
 ) -> Record:
-    """One sweep. Points that differ in knobs alone run side by side.
+    """One sweep. Points that differ in sweepable settings alone run side by side.
 
     Args:
       bench: what it is run on.
@@ -164,7 +135,7 @@ def measure(
     """
     start = time.perf_counter()
 
-    def tell(event: Any) -> None:
+    def show(event: Event) -> None:
         if event.kind == "scores":
             print(f"{label}: task {event.number}/{event.count}", file=sys.stderr, flush=True)
 
@@ -176,13 +147,13 @@ def measure(
         bench.experiment.train,
         settings=given,
         order=bench.order,
-        listener=tell,
+        listener=show,
     )
     learned = np.stack([np.diagonal(r.scores, axis1=1, axis2=2) for r in results])
     final = np.stack([r.scores[:, -1] for r in results])
     record = {
         "method": given.get("method", name),
-        "settings": described(name, given, points),
+        "settings": full_settings(name, given, points),
         "immediate": (100 * learned.mean(axis=2)).tolist(),
         "forgetting": (100 * (learned - final).mean(axis=2)).tolist(),
         "seconds": time.perf_counter() - start,

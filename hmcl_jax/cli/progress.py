@@ -1,4 +1,4 @@
-"""Shows a run or an extraction while it goes: bars on a terminal, plain lines elsewhere."""
+"""Progress of runs, extractions and analyses: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -18,10 +18,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from hmcl_jax.continual.run import Event
-
 if TYPE_CHECKING:
     from hmcl_jax.backbones.extract import Step
+    from hmcl_jax.continual import Event
 
 
 class ProgressView:
@@ -51,7 +50,7 @@ class ProgressView:
 
     def __enter__(self) -> "ProgressView":
         if self.console.is_terminal:
-            self.live = Live(self._shown(), console=self.console, refresh_per_second=4)
+            self.live = Live(self._table(), console=self.console, refresh_per_second=4)
             self.live.__enter__()
         return self
 
@@ -65,7 +64,7 @@ class ProgressView:
             self.live.__exit__(kind, error, trace)
             self.live = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: "Event") -> None:
         if event.kind == "task":
             done = self.methods.index(event.method) * event.count + event.number
             description = f"{event.method}: {event.task}"
@@ -84,11 +83,11 @@ class ProgressView:
                 done = self.methods.index(event.method) * event.count + event.number
                 self.bars.update(self.tasks, completed=done)
         if self.live is not None:
-            self.live.update(self._shown())
+            self.live.update(self._table())
         else:
             self._print(event)
 
-    def _print(self, event: Event) -> None:
+    def _print(self, event: "Event") -> None:
         seconds = f"[{time.perf_counter() - self.started:7.1f} s]"
         if event.kind == "epoch":
             line = f"{event.method}: {event.task}, epoch {event.number}/{event.count}"
@@ -103,7 +102,7 @@ class ProgressView:
             return
         print(seconds, line, file=self.console.file, flush=True)
 
-    def _shown(self) -> Group:
+    def _table(self) -> Group:
         table = Table("method", "tasks", "mean of seen tasks", "change since learned")
         for name in self.methods:
             if name in self.scores:
@@ -153,7 +152,7 @@ class ExtractView(_BarsView):
         super().__init__(console, TextColumn("{task.fields[rate]}"))
         self.every = every
         self.parts: dict[tuple[str, str], Any] = {}
-        self.told, self.finished = 0.0, set[tuple[str, str]]()
+        self.last_line, self.finished = 0.0, set[tuple[str, str]]()
 
     def __call__(self, step: "Step") -> None:
         part = (step.task, step.part)
@@ -166,9 +165,9 @@ class ExtractView(_BarsView):
             self.bars.update(self.parts[part], completed=step.done, rate=left)
             return
         now, ended = time.perf_counter(), step.done == step.total
-        if part in self.finished or not (ended or now - self.told >= self.every):
+        if part in self.finished or not (ended or now - self.last_line >= self.every):
             return
-        self.told = now
+        self.last_line = now
         if ended:
             self.finished.add(part)
             left = f"{rate:.1f}/s" if rate else "kept"

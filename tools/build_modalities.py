@@ -1,8 +1,8 @@
 """Builds the two tasks with sounds and with heat pictures that extend pocket16.
 
     pip install -e '.[pocket-build]'
-    python experiments/build_modalities.py --cache CACHE --select
-    python experiments/build_modalities.py --cache CACHE --out pocket_modalities.zip
+    python tools/build_modalities.py --cache CACHE --select
+    python tools/build_modalities.py --cache CACHE --out pocket_modalities.zip
 
 A maintainer's tool, like build_pocket.py, whose cache it shares. It opens the text tower of
 pocket16 in the package, checks that texts are where the shipped store has them, and trains a tower
@@ -23,13 +23,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from build_pocket import thumbnails
-from pocket import encoders, evaluate, extension, modalities
-from pocket.sources import SOURCES, fetch
-from pocket.texttower import TextTower
-
 from hmcl_jax import identity_heads, load_pocket
 from hmcl_jax.data.pocket_towers import DIM
 from hmcl_jax.data.store import Store, Task, read_store, write_store
+from pocket import encoders, evaluate, extension, modalities
+from pocket.sources import SOURCES, fetch
+from pocket.texttower import TextTower
 
 SHIPPED = Path(__file__).parent.parent / "hmcl_jax" / "data" / "pocket_modalities.zip"
 
@@ -111,7 +110,7 @@ def build(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store
         tau=pocket.tau,
         provenance={
             "texts": f"in the space of {pocket.name}, {pocket.fingerprint}",
-            "thermal": "a rendering of pictures (experiments/pocket/thermal.py), not a sensor's",
+            "thermal": "a rendering of pictures (tools/pocket/thermal.py), not a sensor's",
             **{key: json.dumps(value) for key, value in report.items()},
         },
     )

@@ -1,13 +1,13 @@
 """Do the tests notice a mistake in the method's core? Breaks one place at a time and runs them.
 
-    python benchmarks/mutants.py --module projection --sample 60 --seed 0
-    python benchmarks/mutants.py --out mutants.json            # all four modules
-    python benchmarks/mutants.py --out mutants.json --again    # only those that survived
+    python tools/mutants.py --module projection --sample 60 --seed 0
+    python tools/mutants.py --out mutants.json            # all four modules
+    python tools/mutants.py --out mutants.json --again    # only those that survived
 
 A mutant is a module with one operator, number, comparison or branch changed, as cosmic-ray makes
 them (``pip install cosmic-ray``); those in annotations and texts of errors, and those that Python
 itself refuses, are left out. A seeded sample is tried in a copy of the tree, against the tests
-that tests/mutation.toml names: a few fast ones first and, if none of them fails, more. A mutant is
+that tools/mutation.toml names: a few fast ones first and, if none of them fails, more. A mutant is
 killed if a test fails, and has run out of time if it takes several times as long as the module
 itself. Each survivor is printed as a diff.
 
@@ -36,8 +36,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import scipy.stats
+
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = tomllib.loads((ROOT / "tests" / "mutation.toml").read_text("utf8"))
+TESTS = tomllib.loads((ROOT / "tools" / "mutation.toml").read_text("utf8"))
 # Most arrays have no such operators, so these mutants are easily killed.
 BITWISE = ("BitAnd", "BitOr", "BitXor", "LShift", "RShift")
 PATIENCE = 3600.0  # seconds of wall; machines may be busy
@@ -251,16 +253,6 @@ def campaign(
     return [{**known[mutant.diff], "diff": mutant.diff} for mutant in chosen]
 
 
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a share by Wilson's score."""
-    if trials == 0:
-        return 0.0, 1.0
-    share, part = successes / trials, z**2 / trials
-    middle = (share + part / 2) / (1 + part)
-    half = z * math.sqrt(share * (1 - share) / trials + part / (4 * trials)) / (1 + part)
-    return middle - half, middle + half
-
-
 def row(name: str, of: int, results: Sequence[dict[str, Any]]) -> list[Any]:
     """A line of the table: counts, share with interval, share without bit operators, seconds."""
 
@@ -272,8 +264,9 @@ def row(name: str, of: int, results: Sequence[dict[str, Any]]) -> list[Any]:
         return statistics.median(own) if own else ""
 
     noticed = len(results) - count("survived")
-    low, high = wilson(noticed, len(results))
-    share = f"{100 * noticed / len(results):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    interval = scipy.stats.binomtest(noticed, len(results)).proportion_ci(method="wilson")
+    low, high = 100 * interval.low, 100 * interval.high
+    share = f"{100 * noticed / len(results):.1f} % [{low:.1f}, {high:.1f}]"
     hard = [r for r in results if not r["operator"].endswith(BITWISE)]
     without = f"{100 * (1 - count('survived', hard) / len(hard)):.1f} %" if hard else ""
     counts = [count(outcome) for outcome in ("killed", "timed out", "survived")]
@@ -333,6 +326,7 @@ def main() -> None:
     header += ["noticed [95 %]", "without bit operators", "s killed", "s survived"]
     for survivor in survivors:
         print(f"\n{survivor['diff']}")
+    sys.path.append(str(ROOT / "benchmarks"))
     from timing import print_json, print_table
 
     print_table(header, rows)

