@@ -15,15 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
-from hmcl_jax.continual.fit import Fitter
-from hmcl_jax.continual.method import TaskInfo
 from hmcl_jax.data.store import Task
-from hmcl_jax.head import identity_head
+from stage import Stage
 from timing import peak_mib, print_json, print_table
 
 
@@ -73,14 +69,10 @@ def measure(arguments: argparse.Namespace) -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     task = make_features(arguments.folder, arguments.samples, arguments.classes, 512)
     config = TrainConfig(classification=Schedule(1, 5e-4), device_memory=arguments.device_memory)
-    method = make_method(arguments.method)
-    params = {m: jnp.asarray(identity_head(512))[None] for m in ("image", "text")}
-    info = TaskInfo("classification", "text", "image", True, 10.0, 0.07)
-    state = method.init(params)
-    opt_state = jax.vmap(method.transform(config, info).init)(params)
-    opt_state = method.begin_task(opt_state, state, params, info)
+    stage = Stage(make_method(arguments.method), config, 512)
+    opt_state = stage.begin(task)
     start = time.perf_counter()
-    fitted = Fitter(method, config)(params, opt_state, state, task, info, [42], 0)
+    fitted = stage.fit(task, opt_state, [42])
     losses = np.asarray(fitted.losses)
     seconds = time.perf_counter() - start
     rate = arguments.samples / seconds

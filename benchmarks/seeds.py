@@ -22,13 +22,10 @@ import time
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from hmcl_jax.continual import TrainConfig, make_method
-from hmcl_jax.continual.fit import Fitter
-from hmcl_jax.continual.method import TaskInfo
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.head import identity_head
+from stage import Stage
 from timing import claim, interleave, median, print_json, print_table, ratio, shown
 
 AXES = ("vmap", "map", "loop", "runs")
@@ -44,19 +41,12 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
         test=8,
         retrieval_every=int(kind == "retrieval"),
     )
-    task = store.tasks[0]
     config = TrainConfig(batch=256, seed_axis="auto" if axis == "runs" else axis)
-    method = make_method(method_name)
-    info = TaskInfo(kind, task.general, task.specific, False, store.K, store.tau)
     at_once = 1 if axis == "runs" else seeds
-    head = jnp.repeat(identity_head(512)[None], at_once, axis=0)
-    params = {"image": head, "text": head}
-    state = method.init(params)
-    opt_state = jax.vmap(method.transform(config, info).init)(params)
-    fitter = Fitter(method, config)
-
-    chosen = [list(range(first, first + at_once)) for first in range(0, seeds, at_once)]
-    return lambda: [fitter(params, opt_state, state, task, info, some, 0) for some in chosen]
+    stage = Stage(make_method(method_name), config, 512, at_once).at_place(1)
+    opt_state = stage.begin(store.tasks[0])
+    groups = [range(first, first + at_once) for first in range(0, seeds, at_once)]
+    return lambda: [stage.fit(store.tasks[0], opt_state, group) for group in groups]
 
 
 def whole_runs(method: str, seeds: list[int]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Tasks as the benchmarks learn them: made once, learned again and again from the same start."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -53,9 +54,13 @@ class Stage:
         fresh = jax.vmap(self.method.transform(self.config, info).init)(self.params)
         return self.method.begin_task(fresh, self.state, self.params, info)
 
-    def fit(self, task: Task, opt_state: Any) -> Fitted:
-        """Learns the task."""
-        about = (task, self.info(task), self.seeds, self.place)
+    def at_place(self, place: int) -> "Stage":
+        """The same elsewhere in the stream."""
+        return self.at(self.params, self.state, place)
+
+    def fit(self, task: Task, opt_state: Any, seeds: Sequence[int] | None = None) -> Fitted:
+        """Learns the task, with these seeds instead of the first ones."""
+        about = (task, self.info(task), list(seeds or self.seeds), self.place)
         return self.fitter(self.params, opt_state, self.state, *about)
 
     def end(self, task: Task, params: Heads) -> MethodState:

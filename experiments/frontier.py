@@ -4,5 +4,4 @@ import sys
 
 from hmcl_jax.cli.main import main
 
-if __name__ == "__main__":
-    main(["sweep", "frontier", *sys.argv[1:]])
+main(["sweep", "frontier", *sys.argv[1:]])

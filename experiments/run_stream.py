@@ -4,5 +4,4 @@ import sys
 
 from hmcl_jax.cli.main import main
 
-if __name__ == "__main__":
-    main(["run", *sys.argv[1:]])
+main(["run", *sys.argv[1:]])

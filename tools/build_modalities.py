@@ -22,12 +22,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from build_pocket import thumbnails
+from build_pocket import thumbnails, verify
 from hmcl_jax import identity_heads, load_pocket
 from hmcl_jax.data.pocket_towers import DIM
-from hmcl_jax.data.store import Store, Task, read_store, write_store
+from hmcl_jax.data.store import Store, Task, write_store
 from pocket import encoders, evaluate, extension, modalities
-from pocket.sources import SOURCES, fetch
+from pocket.sources import credits, fetch
 from pocket.texttower import TextTower
 
 SHIPPED = Path(__file__).parent.parent / "hmcl_jax" / "data" / "pocket_modalities.zip"
@@ -58,10 +58,7 @@ def main() -> None:
     fingerprint = build(found, texts, pocket, arguments.out)
     print(f"wrote {arguments.out}, fingerprint {fingerprint}")
     if arguments.verify:
-        shipped = read_store(SHIPPED)
-        same = shipped.fingerprint == fingerprint
-        print("equal to the shipped store" if same else f"shipped: {shipped.fingerprint}")
-        sys.exit(0 if same else 1)
+        verify(SHIPPED, fingerprint)
 
 
 def select(found: dict[str, modalities.Encoding], texts: TextTower, pocket: Store) -> None:
@@ -132,7 +129,6 @@ def make_task(
             [(k, distinct.index(caption)) for k, caption in enumerate(captions)]
         )
     arrays |= thumbnails([encoding.samples[i] for i in np.flatnonzero(encoding.test)])
-    licences = "; ".join(sorted({SOURCES[s].licence for s in plan.sources}))
     task = Task(
         name,
         "retrieval",
@@ -141,18 +137,13 @@ def make_task(
         arrays,
         tree=plan.tree,
         provenance={
-            "packages": _packages(plan.sources),
-            "licences": licences,
-            "packages of the tower's base": _packages(encoding.extension.sources),
+            **credits(plan.sources),
+            "packages of the tower's base": credits(encoding.extension.sources)["packages"],
         },
     )
     if plan.tree:
         arrays["tree_features"] = texts(list(task.tree_names))
     return task
-
-
-def _packages(sources: tuple[str, ...]) -> str:
-    return ", ".join(f"{SOURCES[s].package} {SOURCES[s].version}" for s in sources)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.evaluation.frozen import class_tree_correlation, measure_task
 from pocket import candidates, encoders, evaluate, stream, towers
 from pocket.backbone import Backbone, Base, Encoded, prepare
-from pocket.sources import SOURCES, fetch
+from pocket.sources import credits, fetch
 
 SHIPPED = Path(__file__).parent.parent / "hmcl_jax" / "data" / "pocket16.zip"
 THUMBNAILS = 24  # of a task
@@ -66,10 +66,14 @@ def main() -> None:
     fingerprint = build(material, arguments.out)
     print(f"wrote {arguments.out}, fingerprint {fingerprint}")
     if arguments.verify:
-        shipped = read_store(SHIPPED)
-        same = shipped.fingerprint == fingerprint
-        print("equal to the shipped store" if same else f"shipped: {shipped.fingerprint}")
-        sys.exit(0 if same else 1)
+        verify(SHIPPED, fingerprint)
+
+
+def verify(path: Path, fingerprint: str) -> None:
+    """Compares a new store with the shipped one, and exits with 1 if they differ."""
+    shipped = read_store(path).fingerprint
+    print("equal to the shipped store" if shipped == fingerprint else f"shipped: {shipped}")
+    sys.exit(0 if shipped == fingerprint else 1)
 
 
 class Material:
@@ -237,8 +241,6 @@ def make_task(
     if with_thumbnails and name not in WITHOUT_THUMBNAILS:
         shown = [plan.pictures[kept[i]] for i in np.flatnonzero(test)]
         arrays |= thumbnails(shown)
-    licences = "; ".join(sorted({SOURCES[s].licence for s in plan.sources}))
-    packages = ", ".join(f"{SOURCES[s].package} {SOURCES[s].version}" for s in plan.sources)
     task = Task(
         name,
         plan.kind,
@@ -247,7 +249,7 @@ def make_task(
         arrays,
         classes=plan.classes,
         tree=plan.tree,
-        provenance={"packages": packages, "licences": licences},
+        provenance=credits(plan.sources),
     )
     if plan.tree:
         arrays["tree_features"] = backbone.texts(list(task.tree_names))

@@ -130,7 +130,6 @@ class Watch:
 
     def __init__(self) -> None:
         self.failed = ""
-        self.seconds: dict[str, float] = {}
 
     def pytest_runtest_call(self, item: Any) -> None:
         import jax
@@ -138,12 +137,6 @@ class Watch:
         # After the fixtures have set the cache, and before anything is compiled.
         jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        self.seconds[item.nodeid] = -time.process_time()
-
-    def pytest_runtest_teardown(self, item: Any) -> None:
-        begun = self.seconds.get(item.nodeid)
-        if begun is not None:
-            self.seconds[item.nodeid] = begun + time.process_time()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -181,13 +174,13 @@ def run_tests(tree: Path, tests: Sequence[list[str]], note: Path, limit: int) ->
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:
-        note.write_text(json.dumps({"failed": watch.failed, "tests": watch.seconds}))
+        note.write_text(watch.failed)
         os._exit(code)
 
 
 def try_once(tree: Path, tests: Sequence[list[str]], limit: int) -> dict[str, Any]:
     """Runs groups of tests in a copy of the tree until one fails: what became of it, by which."""
-    note = tree.parent / "note.json"
+    note = tree.parent / "failed"
     note.unlink(missing_ok=True)
     sys.stdout.flush()
     pid = os.fork()
@@ -199,15 +192,15 @@ def try_once(tree: Path, tests: Sequence[list[str]], limit: int) -> dict[str, An
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     code, usage = os.waitstatus_to_exitcode(found[1]), found[2]
-    said = json.loads(note.read_text()) if note.exists() else {"failed": "", "tests": {}}
+    failed = note.read_text() if note.exists() else ""
     if code == CRASH:
         sys.exit(f"mutants: the tests did not run.\n{note.with_suffix('.txt').read_text()}")
     outcome = "killed" if code else "survived"
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         outcome = "timed out"
-    by = said["failed"] or ("import" if code == 4 else f"exit {code}" if code else "")
+    by = failed or ("import" if code == 4 else f"exit {code}" if code else "")
     seconds = usage.ru_utime + usage.ru_stime
-    return {"outcome": outcome, "by": by, "seconds": seconds, "tests": said["tests"]}
+    return {"outcome": outcome, "by": by, "seconds": seconds}
 
 
 def copy_tree(tree: Path) -> None:
@@ -240,7 +233,6 @@ def campaign(
     for number, mutant in enumerate(left):
         path.write_text(mutant.source, "utf8")
         result = try_once(tree, tests, limit)
-        del result["tests"]
         known[mutant.diff] = {"module": module, "operator": mutant.operator, **result}
         what = f"{result['outcome']} {result['by']}"
         print(f"{module} {number + 1}/{len(left)}: {what} {result['seconds']:.1f} s", flush=True)

@@ -5,10 +5,11 @@ Ctrl-C. Errors that no sentence explains are bugs and keep their traceback.
 """
 
 import argparse
+import contextlib
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import hmcl_jax
 from hmcl_jax._extras import install_command
@@ -46,27 +47,37 @@ def main(arguments: Sequence[object] | None = None) -> None:
     if name not in COMMANDS:
         _overview().parse_args([name])
         return
+    parser = argparse.ArgumentParser(
+        prog=f"hmcl {name}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     remedy = "Rerun with --resume to continue." if name in RESUMABLE else ""
-    try:
+    with explained(parser.prog, remedy, parser):
         module = importlib.import_module(f"hmcl_jax.cli.{name}")
-        parser = argparse.ArgumentParser(
-            prog=f"hmcl {name}",
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        parser.description = module.__doc__
         module.add_options(parser)
-        options = parser.parse_args(words[1:])
-        try:
-            module.run(options)
-        except UsageError as error:
-            parser.error(str(error))
+        module.run(parser.parse_args(words[1:]))
+
+
+@contextlib.contextmanager
+def explained(command: str, remedy: str, parser: argparse.ArgumentParser) -> Iterator[None]:
+    """Ends the process after an error, with a sentence and an exit code.
+
+    Args:
+      command: what the sentence begins with.
+      remedy: how to continue after an interruption; may be empty.
+      parser: reports wrong options.
+    """
+    try:
+        yield
+    except UsageError as error:
+        parser.error(str(error))
     except KeyboardInterrupt:
-        print(f"\nhmcl {name}: stopped. {remedy}", file=sys.stderr)
+        print(f"\n{command}: stopped. {remedy}", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if not is_explained(error):
             raise
-        text = f"hmcl {name}: {message(error)}"
+        text = f"{command}: {message(error)}"
         if isinstance(error, OSError) and remedy:
             text += f"\nFix the problem above. {remedy}"
         sys.exit(text)

@@ -2,76 +2,23 @@
 
 import collections
 import functools
+import tomllib
 from pathlib import Path
 
-ANIMALS = """ant bat bear bee bird butterfly camel cat cow crab crocodile dog dolphin duck
-elephant fish flamingo frog giraffe hedgehog horse kangaroo lion lobster monkey mosquito mouse
-octopus owl panda parrot penguin pig rabbit raccoon rhinoceros scorpion sea_turtle shark sheep
-snail snake spider squirrel swan tiger whale zebra""".split()
+_NAMES = tomllib.loads((Path(__file__).parent / "vocabulary.toml").read_text("utf8"))
 
-FOOD_AND_PLANTS = """apple asparagus banana birthday_cake blackberry blueberry bread broccoli bush
-cactus cake carrot cookie donut flower grapes grass hamburger hot_dog house_plant ice_cream leaf
-lollipop mushroom onion palm_tree peanut pear peas pineapple pizza popsicle potato sandwich steak
-strawberry string_bean tree watermelon garden""".split()
 
-VEHICLES_AND_STRUCTURES = """aircraft_carrier airplane ambulance bicycle bulldozer bus canoe car
-cruise_ship firetruck flying_saucer helicopter hot_air_balloon motorbike parachute pickup_truck
-police_car sailboat school_bus skateboard speedboat submarine tractor train truck van barn bridge
-castle church diving_board fence fireplace hospital house jail lighthouse skyscraper stairs tent
-The_Eiffel_Tower The_Great_Wall_of_China windmill roller_coaster""".split()
+def _tree(classes: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """(child, parent) rows."""
+    return [(child, parent) for parent, children in classes.items() for child in children]
 
-THINGS = """alarm_clock anvil axe backpack bandage baseball baseball_bat basket basketball bathtub
-bed belt bench binoculars book boomerang bowtie bracelet broom bucket calculator calendar camera
-candle cannon cell_phone cello chair chandelier clarinet clock coffee_cup compass computer couch
-crayon crown cup dishwasher dresser drill drums dumbbell envelope eraser eyeglasses flashlight
-floor_lamp fork frying_pan guitar hammer harp hat headphones helmet hourglass jacket key keyboard
-knife ladder lantern laptop light_bulb lighter lipstick mailbox megaphone microphone microwave mug
-nail necklace oven paintbrush pants paper_clip passport pencil piano pillow purse radio rake saw
-saxophone scissors screwdriver shoe shovel sock spoon sweater sword table teapot telephone
-television umbrella""".split()
 
-CIFAR10 = """airplane automobile bird cat deer dog frog horse ship truck""".split()
-CIFAR10_TREE = [
-    *((name, "animal") for name in ("bird", "cat", "deer", "dog", "frog", "horse")),
-    *((name, "vehicle") for name in ("airplane", "automobile", "ship", "truck")),
-]
-FASHION = [
-    *("t-shirt", "trousers", "pullover", "dress", "coat"),
-    *("sandal", "shirt", "sneaker", "handbag", "ankle boot"),
-]
-FASHION_TREE = [
-    *((name, "clothing") for name in ("t-shirt", "trousers", "pullover", "dress", "coat", "shirt")),
-    *((name, "footwear") for name in ("sandal", "sneaker", "ankle boot")),
-]
-DIGITS = """zero one two three four five six seven eight nine""".split()
-
-# Which WordNet ancestors a class of a group may have; picks the right sense of a noun.
-DOMAINS = {
-    "qd-animals": ("animal",),
-    "qd-food-plants": ("food", "plant", "plant_part", "natural_object", "fungus", "tract"),
-    "qd-vehicles-structures": ("conveyance", "structure", "parachute", "equipment"),
-    "qd-things": ("artifact",),
-}
-# Names that WordNet knows by another word.
-SYNONYMS = {
-    "firetruck": "fire_engine",
-    "motorbike": "motorcycle",
-    "police_car": "cruiser",
-    "donut": "doughnut",
-    "popsicle": "ice_lolly",
-    "flying_saucer": "aircraft",
-    "house_plant": "houseplant",
-    "peas": "pea",
-    "string_bean": "green_bean",
-    "alarm_clock": "alarm_clock",
-    "bowtie": "bow_tie",
-    "cell_phone": "cellular_telephone",
-    "coffee_cup": "coffee_cup",
-    "eyeglasses": "spectacles",
-    "light_bulb": "light_bulb",
-    "The_Eiffel_Tower": "tower",
-    "The_Great_Wall_of_China": "wall",
-}
+ANIMALS, FOOD_AND_PLANTS = _NAMES["ANIMALS"], _NAMES["FOOD_AND_PLANTS"]
+VEHICLES_AND_STRUCTURES, THINGS = _NAMES["VEHICLES_AND_STRUCTURES"], _NAMES["THINGS"]
+CIFAR10, CIFAR10_TREE = _NAMES["CIFAR10"], _tree(_NAMES["CIFAR10_TREE"])
+FASHION, FASHION_TREE = _NAMES["FASHION"], _tree(_NAMES["FASHION_TREE"])
+DIGITS, SYNONYMS = _NAMES["DIGITS"], _NAMES["SYNONYMS"]
+DOMAINS = {group: tuple(words) for group, words in _NAMES["DOMAINS"].items()}
 
 
 def spoken(name: str) -> str:

@@ -1,24 +1,19 @@
-"""Runs what is missing, and goes on with what was stopped."""
+"""Runs what is missing, and resumes what was interrupted."""
 
 import dataclasses
 import shutil
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from hmcl_jax.continual import Event, RunError, SavedRun, StreamResult, read_runs, run_stream
 from hmcl_jax.continual.checkpoint import STEPS, latest_step
 from hmcl_jax.continual.plugins import is_users
 from hmcl_jax.data.store import Store
-from paper.plan import Item, Job
+from paper.plan import Job
 
 RUNS = "runs"
-LONGEST = 400  # letters of an error that are told
-
-
-def unique(items: Iterable[Item]) -> dict[str, Job]:
-    """The jobs that some tables need, each once, by folder."""
-    return {job.folder: job for item in items for job in item.needed}
+LONGEST = 400  # letters of an error that are shown
 
 
 def finished(job: Job, out: Path) -> int:
@@ -33,14 +28,12 @@ def run_jobs(
     listener: Callable[[Event], None] | None = None,
     whole: Collection[str] = (),
 ) -> tuple[dict[str, StreamResult], dict[str, str]]:
-    """Results of all jobs, by folder, and what went wrong with the others.
+    """Results of all jobs, by folder, and the errors of those that failed.
 
-    Of the package's methods only what diverged goes wrong without ending it all; of the user's,
-    whatever their code raises.
-
-    Jobs that are done are read back; others begin, or go on where they were stopped. Of a job that
-    is done only the last checkpoint stays, unless its folder is among `whole`: all of them together
-    take ten times as much room.
+    A method of the package fails alone only if it diverges; one of the user's with any error of its
+    code. Jobs that are done are read back; others begin, or resume. Of a job that is done only the
+    last checkpoint stays, unless its folder is among `whole`: all of them together take ten times
+    as much room.
     """
     results, failures = {}, {}
     for folder, job in jobs.items():
@@ -71,12 +64,12 @@ def run_jobs(
         except (Exception, SystemExit) as error:
             if not is_users(job.method):
                 raise
-            failures[folder] = f"{job.method} failed: {described(error)}"
+            failures[folder] = f"{job.method} failed: {one_line(error)}"
     return results, failures
 
 
-def described(error: BaseException) -> str:
-    """An error in a line: what it is, what it says, and where in the user's code it came from."""
+def one_line(error: BaseException) -> str:
+    """An error in a line: its class, its message, and where in the user's code it was raised."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     ours = Path(__file__).parents[2]
