@@ -84,7 +84,7 @@ def test_every_size_of_the_config_is_a_method():
     jobs = replay_budget.make_jobs(
         experiment.settings, replay_budget.REPLAY, replay_budget.PAIRS, 16
     )
-    settings = {job.label: records.full_settings(job.row, job.given, [{}])[0] for job in jobs}
+    settings = {job.label: records.full_settings(job.name, job.given, [{}])[0] for job in jobs}
     kept = {label: own.get("memory") for label, own in settings.items()}
     assert kept["derpp: 1024"] == 1024
     assert kept["ewc: 1024"] == 64
@@ -95,7 +95,7 @@ def test_every_size_of_the_config_is_a_method():
 
 def found_row(jobs, label):
     (job,) = (job for job in jobs if job.label == label)
-    return job.row
+    return job.name
 
 
 def test_a_picture_is_drawn(tmp_path, rng):
@@ -152,7 +152,7 @@ def fake_measure(ran):
 
 def test_the_command_continues_and_refuses(tmp_path, monkeypatch, hmcl, stream):
     ran = []
-    monkeypatch.setattr(replay_budget, "measure", fake_measure(ran))
+    monkeypatch.setattr(records, "measure", fake_measure(ran))
     out = tmp_path / "out"
     held = call(hmcl, stream, out, "--methods", "gem", "--pairs", "2,8,12,16,64")
     # Two pairs are too few for three tasks.

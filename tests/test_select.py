@@ -75,7 +75,7 @@ def ran(monkeypatch):
             "forgetting": [[2.0 - shift] for _ in best],
         }
 
-    monkeypatch.setattr(select, "measure", measure)
+    monkeypatch.setattr(records, "measure", measure)
     return labels
 
 

@@ -1,6 +1,7 @@
 """Each method's trade-off between learning and forgetting as its strength varies."""
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,13 +11,12 @@ import numpy as np
 from hmcl_jax.cli.options import split_names, split_seeds
 from hmcl_jax.cli.records import (
     Bench,
+    Job,
     Record,
     as_text,
     forgetting_and_immediate,
-    full_settings,
-    known_records,
-    measure,
     open_bench,
+    run_jobs,
 )
 from hmcl_jax.continual import ConfigError
 from hmcl_jax.report.figures import Curve, draw_frontier
@@ -66,21 +66,19 @@ def sweep(options: argparse.Namespace) -> None:
     names = list(dict.fromkeys(each.name for each in sweeps))
     rows = {name: ROWS[name] for name in names if name in ROWS}
     bench = open_bench(options, names, split_seeds(options.seeds), rows)
-    jobs = []
-    for each in sweeps:
-        given = bench.experiment.settings.get(each.name, {})
-        points = [{each.setting: value} for value in each.values] or [{}]
-        # Refuses bad settings before anything is trained.
-        jobs.append((each, given, points, full_settings(each.name, given, points)))
+    jobs = [
+        Job(
+            each.label,
+            each.name,
+            bench.experiment.settings.get(each.name, {}),
+            [{each.setting: value} for value in each.values] or [{}],
+            {"values": list(each.values)},
+        )
+        for each in sweeps
+    ]
     out = Path(options.out)
-    found = known_records(out / "frontier.json", bench.about, options.resume)
-    for each, given, points, settings in jobs:
-        if found.get(each.label, {}).get("settings") != settings:
-            record = measure(bench, each.label, each.name, given, points)
-            found[each.label] = {**record, "values": list(each.values)}
-            write(out, bench, found)
-    write(out, bench, found)
-    print(table(found))
+    write_all = functools.partial(write, out, bench)
+    run_jobs(bench, jobs, out / "frontier.json", options.resume, write_all)
     print(f"wrote {out}/frontier.json, .md, .png and .svg")
 
 
@@ -93,10 +91,10 @@ def chosen_sweeps(names: Sequence[str] | None) -> list[Sweep]:
     return [each for each in SWEEPS if names is None or each.name in names]
 
 
-def write(out: Path, bench: Bench, found: Mapping[str, Record]) -> None:
-    """All files, each whole or not at all; the pictures from the numbers."""
-    texts = {"frontier.json": as_text(bench.about, found), "frontier.md": table(found) + "\n"}
-    write_files(out, texts)
+def write(out: Path, bench: Bench, found: Mapping[str, Record]) -> str:
+    """All files, each whole or not at all; the pictures from the numbers. Gives the table."""
+    text = table(found)
+    write_files(out, {"frontier.json": as_text(bench.about, found), "frontier.md": text + "\n"})
     curves = []
     for label, record in found.items():
         method, (forgetting, immediate) = record["method"], forgetting_and_immediate(record)
@@ -105,6 +103,7 @@ def write(out: Path, bench: Bench, found: Mapping[str, Record]) -> None:
         points = (forgetting[kept], immediate[kept])
         curves.append(Curve(label, method, values, *points, method in REPLAY))
     draw_frontier(curves, [out / "frontier.png", out / "frontier.svg"])
+    return text
 
 
 def table(found: Mapping[str, Record]) -> str:

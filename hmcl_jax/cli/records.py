@@ -10,7 +10,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,6 +102,54 @@ def known_records(path: Path, about: Mapping[str, Any], resume: bool) -> dict[st
     if known != json.loads(json.dumps(about)):
         raise RunError(f"{path} is of another experiment; choose another --out.")
     return records
+
+
+class Job(NamedTuple):
+    """One sweep to run.
+
+    Attributes:
+      label: of its record.
+      name: of a method, or a name of one's own if `given` says the ``"method"``.
+      given: settings of all points.
+      points: settings by name.
+      about: what its record says besides.
+    """
+
+    label: str
+    name: str
+    given: Settings
+    points: Sequence[Settings]
+    about: Mapping[str, Any]
+
+
+def run_jobs(
+    bench: Bench,
+    jobs: Sequence[Job],
+    path: Path,
+    resume: bool,
+    write: Callable[[dict[str, Record]], str],
+) -> dict[str, Record]:
+    """Runs the jobs that have no record of the same settings yet.
+
+    Args:
+      bench: what they are run on.
+      jobs: all of them; bad settings are refused before any is run.
+      path: of the file of records.
+      resume: whether records that are there are kept.
+      write: writes the file and whatever shows the records; called after each sweep and at the end.
+
+    Returns:
+      All records by label.
+    """
+    settings = {job.label: full_settings(job.name, job.given, job.points) for job in jobs}
+    found = known_records(path, bench.about, resume)
+    for job in jobs:
+        if found.get(job.label, {}).get("settings") != settings[job.label]:
+            record = measure(bench, job.label, job.name, job.given, job.points)
+            found[job.label] = {**record, **job.about}
+            write(found)
+    print(write(found))
+    return found
 
 
 def as_text(about: Mapping[str, Any], records: Mapping[str, Record], **more: Any) -> str:

@@ -16,25 +16,26 @@ contrastive loss is 0, and what is left is the entailment and what DER++ holds.
 """
 
 import argparse
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hmcl_jax.cli.options import split_names, split_numbers, split_seeds
 from hmcl_jax.cli.records import (
     Bench,
+    Job,
     Record,
+    Settings,
     as_text,
     forgetting_and_immediate,
-    full_settings,
-    known_records,
-    measure,
     open_bench,
     overall,
+    run_jobs,
 )
 from hmcl_jax.continual import ConfigError, make_method
 from hmcl_jax.continual.asked import check_order
@@ -48,41 +49,15 @@ NOTE = "ewc keeps none; its numbers are the pairs that its Fishers are estimated
 HMCL = ("hmcl_mr", "hmcl_ca", "hmcl_rotation")
 
 
-class Job(NamedTuple):
-    """One thing to run.
-
-    Attributes:
-      label: of its record.
-      curve: the replay method that it is a point of, or "" for a line.
-      row: the row of the config whose settings it takes.
-      given: settings.
-      pairs: in all.
-    """
-
-    label: str
-    curve: str
-    row: str
-    given: Mapping[str, Any]
-    pairs: int = 0
-
-
 def sweep(options: argparse.Namespace) -> None:
     """Runs what is missing, and writes after every size."""
     methods, sizes = read_options(options)
     bench = open_bench(options, ["vanilla", *HMCL, *methods], split_seeds(options.seeds))
     tasks = check_order(bench.store, bench.order)
     jobs = make_jobs(bench.experiment.settings, methods, sizes, len(tasks))
-    settings = {job.label: full_settings(job.row, job.given, [{}]) for job in jobs}
     out = Path(options.out)
-    found = known_records(out / "replay_budget.json", bench.about, options.resume)
-    for job in jobs:
-        if found.get(job.label, {}).get("settings") == settings[job.label]:
-            continue
-        record = measure(bench, job.label, job.row, job.given, [{}])
-        about_job = {"curve": job.curve, "row": job.row, "pairs": job.pairs}
-        found[job.label] = {**record, **about_job}
-        write(out, bench, tasks, found)
-    print(write(out, bench, tasks, found))
+    write_all = functools.partial(write, out, bench, tasks)
+    run_jobs(bench, jobs, out / "replay_budget.json", options.resume, write_all)
     print(f"wrote {out}/replay_budget.json, .md, .png and .svg")
 
 
@@ -100,35 +75,38 @@ def read_options(options: argparse.Namespace) -> tuple[list[str], list[int]]:
 
 
 def make_jobs(
-    settings: Mapping[str, Mapping[str, Any]],
-    methods: Sequence[str],
-    sizes: Sequence[int],
-    tasks: int,
+    settings: Mapping[str, Settings], methods: Sequence[str], sizes: Sequence[int], tasks: int
 ) -> list[Job]:
     """All that is run: the lines first, then the curves."""
     own = [row for row, table in settings.items() if table.get("method", row) in HMCL]
     lines = [row for row in (*HMCL, *own) if row in own or not own]
-    jobs = [Job(row, "", row, settings.get(row, {})) for row in ["vanilla", *dict.fromkeys(lines)]]
+    jobs = [
+        _job(row, "", row, settings.get(row, {}), 0) for row in dict.fromkeys(["vanilla", *lines])
+    ]
     for method in methods:
         rows = rows_of(settings, method, tasks)
         if method == "cflat":
             row, table = rows[min(rows)]
-            jobs.append(Job("cflat: 0", method, row, {**table, "memory": 0}))
+            jobs.append(_job("cflat: 0", method, row, {**table, "memory": 0}, 0))
         for size in sizes:
             memory = memory_of(method, size, tasks)
             if memory is not None:
                 row, table = nearest(rows, size)
-                jobs.append(
-                    Job(f"{method}: {size}", method, row, {**table, "memory": memory}, size)
-                )
+                given = {**table, "memory": memory}
+                jobs.append(_job(f"{method}: {size}", method, row, given, size))
     return jobs
 
 
+def _job(label: str, curve: str, row: str, given: Settings, pairs: int) -> Job:
+    """A point of the curve of a replay method, or a line if there is no curve."""
+    return Job(label, row, given, [{}], {"curve": curve, "row": row, "pairs": pairs})
+
+
 def rows_of(
-    settings: Mapping[str, Mapping[str, Any]], method: str, tasks: int
-) -> dict[int, tuple[str, Mapping[str, Any]]]:
+    settings: Mapping[str, Settings], method: str, tasks: int
+) -> dict[int, tuple[str, Settings]]:
     """Rows of the config by the pairs they keep, the first of equal ones."""
-    found: dict[int, tuple[str, Mapping[str, Any]]] = {}
+    found: dict[int, tuple[str, Settings]] = {}
     rows = {row: table for row, table in settings.items() if table.get("method", row) == method}
     for row, table in (rows or {method: {}}).items():
         memory = make_method(row, table).settings.memory

@@ -22,6 +22,7 @@ selection is among the seeds of the table: on it the row was chosen, on the othe
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -33,13 +34,13 @@ from hmcl_jax.cli import records
 from hmcl_jax.cli.main import UsageError
 from hmcl_jax.cli.records import (
     Bench,
+    Job,
     Record,
     as_text,
     forgetting_and_immediate,
     full_settings,
-    known_records,
-    measure,
     open_bench,
+    run_jobs,
 )
 from hmcl_jax.continual import ConfigError, TrainConfig
 from hmcl_jax.continual.config import parse_override, read_toml
@@ -92,22 +93,17 @@ def run(options: argparse.Namespace) -> None:
         bench = open_bench(options, [options.method], [options.seed])
         given = dict(bench.experiment.settings.get(options.method, {}))
         grids = {options.method: Grid(options.method, given, read_axes(options.grid))}
-    # Refuses bad points before anything is run.
-    settings = {name: full_settings(name, grid.given, grid.points) for name, grid in grids.items()}
-    bench = bench._replace(about={**bench.about, "rule": RULE})
-    out = Path(options.out)
-    known = known_records(out / SELECTION, bench.about, options.resume)
-    found = {
-        name: known[name]
-        for name in grids
-        if name in known and known[name]["settings"] == settings[name]
-    }
     for name, grid in grids.items():
-        if grid.axes and name not in found:
-            record = measure(bench, name, name, grid.given, grid.points)
-            found[name] = {**record, "points": grid.points}
-            write(out, bench, grids, found)
-    print(write(out, bench, grids, found))
+        full_settings(name, grid.given, grid.points)  # also of rows that have nothing to choose
+    bench = bench._replace(about={**bench.about, "rule": RULE})
+    jobs = [
+        Job(name, name, grid.given, grid.points, {"points": grid.points})
+        for name, grid in grids.items()
+        if grid.axes
+    ]
+    out = Path(options.out)
+    write_all = functools.partial(write, out, bench, grids)
+    run_jobs(bench, jobs, out / SELECTION, options.resume, write_all)
     print(f"wrote {out}/{SELECTION}, selection.md and selected.toml")
 
 
@@ -200,8 +196,9 @@ def at_end(grid: Grid, best: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def write(out: Path, bench: Bench, grids: Mapping[str, Grid], found: Mapping[str, Record]) -> str:
+def write(out: Path, bench: Bench, grids: Mapping[str, Grid], records: Mapping[str, Record]) -> str:
     """All files, each whole or not at all; gives the winners as a table and as TOML."""
+    found = {name: record for name, record in records.items() if name in grids}
     best, rows = choose(grids, found)
     shown = table(grids, best)
     lost = [name for name in found if name not in best]
