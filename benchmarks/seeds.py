@@ -43,7 +43,8 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
     )
     config = TrainConfig(batch=256, seed_axis="auto" if axis == "runs" else axis)
     at_once = 1 if axis == "runs" else seeds
-    stage = Stage(make_method(method_name), config, 512, at_once).at_place(1)
+    stage = Stage(make_method(method_name), config, 512, at_once)
+    stage.place = 1  # not the first task
     opt_state = stage.begin(store.tasks[0])
     groups = [range(first, first + at_once) for first in range(0, seeds, at_once)]
     return lambda: [stage.fit(store.tasks[0], opt_state, group) for group in groups]

@@ -54,10 +54,6 @@ class Stage:
         fresh = jax.vmap(self.method.transform(self.config, info).init)(self.params)
         return self.method.begin_task(fresh, self.state, self.params, info)
 
-    def at_place(self, place: int) -> "Stage":
-        """The same elsewhere in the stream."""
-        return self.at(self.params, self.state, place)
-
     def fit(self, task: Task, opt_state: Any, seeds: Sequence[int] | None = None) -> Fitted:
         """Learns the task, with these seeds instead of the first ones."""
         about = (task, self.info(task), list(seeds or self.seeds), self.place)

@@ -29,7 +29,7 @@ NOTES = {
     "meru-b": {"hmcl_mr": (0.70, 0.075, 8), "hmcl_ca": (0.70, 0.075, 11)},
     "hycoclip-b": {"hmcl_mr": (0.80, 0.125, 8), "hmcl_ca": (0.75, 0.15, 1)},
 }
-ABOUT = {"lead": "Lead.", "versions": {"jax": "1"}, "stores": {"meru-b": "abc"}}
+ABOUT = {"lead": "Lead.", "versions": {"jax": "1"}, "stores": {"meru-b": "abc"}, "elsewhere": []}
 ABOUT["inconsistencies"] = [{"where": "w", "says": "s.", "but": "b."}]
 
 

@@ -14,6 +14,7 @@ them shrink.
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from build_pocket import thumbnails, verify
+from build_pocket import captioned, thumbnails, verify
 from hmcl_jax import identity_heads, load_pocket
 from hmcl_jax.data.pocket_towers import DIM
 from hmcl_jax.data.store import Store, Task, write_store
@@ -122,12 +123,8 @@ def make_task(
     for part, chosen in (("train", encoding.train), ("test", encoding.test)):
         rows = np.flatnonzero(chosen)
         captions = [encoding.samples[i].texts[-1] for i in rows]
-        distinct = list(dict.fromkeys(captions))
-        arrays[f"{part}_specific"] = points[rows]
-        arrays[f"{part}_general"] = texts(distinct, plan.prompts)
-        arrays[f"{part}_pairs"] = np.array(
-            [(k, distinct.index(caption)) for k, caption in enumerate(captions)]
-        )
+        place = functools.partial(texts, prompts=plan.prompts)
+        arrays |= captioned(part, points[rows], captions, place)
     arrays |= thumbnails([encoding.samples[i] for i in np.flatnonzero(encoding.test)])
     task = Task(
         name,

@@ -16,9 +16,11 @@ compares the store with the shipped one.
 
 import argparse
 import dataclasses
+import functools
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -230,12 +232,8 @@ def make_task(
             )
         else:
             captions = [plan.pictures[kept[i]].texts[-1] for i in rows]
-            distinct = list(dict.fromkeys(captions))
-            arrays[f"{part}_specific"] = points[rows]
-            arrays[f"{part}_general"] = backbone.texts(distinct, plan.prompts)
-            arrays[f"{part}_pairs"] = np.array(
-                [(k, distinct.index(c)) for k, c in enumerate(captions)]
-            )
+            place = functools.partial(backbone.texts, prompts=plan.prompts)
+            arrays |= captioned(part, points[rows], captions, place)
     if plan.kind == "classification":
         arrays["prototypes"] = backbone.texts(list(plan.classes), plan.prompts)
     if with_thumbnails and name not in WITHOUT_THUMBNAILS:
@@ -254,6 +252,18 @@ def make_task(
     if plan.tree:
         arrays["tree_features"] = backbone.texts(list(task.tree_names))
     return task
+
+
+def captioned(
+    part: str, points: np.ndarray, captions: list[str], place: Callable[[list[str]], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Arrays of a part of a retrieval task: each sample with its caption."""
+    distinct = list(dict.fromkeys(captions))
+    return {
+        f"{part}_specific": points,
+        f"{part}_general": place(distinct),
+        f"{part}_pairs": np.array([(k, distinct.index(c)) for k, c in enumerate(captions)]),
+    }
 
 
 def thumbnails(shown: list[stream.Picture]) -> dict[str, np.ndarray]:

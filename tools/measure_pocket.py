@@ -9,10 +9,8 @@ provenance: build_pocket.py measured it with towers that were trained on nine te
 
 import argparse
 import json
-import sys
 
-from hmcl_jax.data.pocket import EMBEDDED
-from hmcl_jax.data.store import StoreError, read_store
+from hmcl_jax.cli.options import open_stream
 from hmcl_jax.evaluation.frozen import PairMeasures, measure_table, pair_cells
 
 HELD_OUT = "held-out base pairs, towers of nine tenths"
@@ -22,14 +20,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ", ".join(EMBEDDED)
-    parser.add_argument("store", nargs="?", default="pocket", help=f"its path, or {names}")
-    arguments = parser.parse_args()
-    embedded = EMBEDDED.get(arguments.store)
-    try:
-        store = read_store(arguments.store) if embedded is None else embedded()
-    except (StoreError, OSError) as error:
-        sys.exit(f"measure_pocket: {error}")
+    parser.add_argument("store", nargs="?", default="pocket", help="its path, or an embedded one")
+    store = open_stream(parser.parse_args().store)
     print(measure_table(store))
     if HELD_OUT in store.provenance:
         held = json.loads(store.provenance[HELD_OUT])

@@ -400,18 +400,11 @@ def show_time(inputs: Inputs) -> list[Table]:
 
 
 SHOWS: Mapping[str, Callable[[Inputs], list[Table]]] = {
-    "columns": show_columns,
-    "per_task": show_per_task,
-    "stages": show_stages,
-    "retrieval": show_retrieval,
-    "placement": show_placement,
-    "decay": show_decay,
-    "pullback": show_pullback,
-    "drift": show_drift,
-    "norms": show_norms,
-    "hierarchy": show_hierarchy,
-    "ranks": show_ranks,
-    "time": show_time,
+    show.__name__.removeprefix("show_"): show
+    for show in (
+        *(show_columns, show_per_task, show_stages, show_retrieval, show_placement, show_decay),
+        *(show_pullback, show_drift, show_norms, show_hierarchy, show_ranks, show_time),
+    )
 }
 
 

@@ -22,29 +22,6 @@ READING = (
     "stands on how many seeds a comparison holds. Not settled: no comparison fails, but repeated "
     "measurements lie on both sides of the bound."
 )
-# What has no table on the page, and where it is.
-ELSEWHERE = (
-    (
-        "Class tree in the plane with rad. and pair. (fig:imagenet_wordnet_radial_geometry)",
-        "`hmcl report` draws it of any folder of runs, with both numbers per method",
-    ),
-    (
-        "Walks from pictures to the root (case studies)",
-        "`hmcl report`; single pictures, of which no claim can be judged",
-    ),
-    (
-        "Stability against plasticity (fig:stability_plasticity_sequence)",
-        "`hmcl sweep frontier` draws immediate score against forgetting",
-    ),
-    (
-        "Sizes of the data sets (tab:datasets)",
-        "checked by `hmcl extract --suite hmcl16`, which refuses other counts",
-    ),
-    (
-        "Differences from vanilla in tab:main_results16",
-        "follow from the rows of the main table; a test recomputes the paper's from its own rows",
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +102,7 @@ def contents(sections: Sequence[Section], about: Mapping[str, Any]) -> list[Part
         table = Grid("Claims", verdict_rows(verdicts), READING)
         parts.append(Part("Claims", [counted(verdicts)], [table]))
     parts += [_part(section) for section in sections]
-    elsewhere = Grid("Not among the tables above", [["What", "Where"], *map(list, ELSEWHERE)])
+    elsewhere = Grid("Not among the tables above", [["What", "Where"], *about["elsewhere"]])
     parts.append(Part("What else the paper shows", [], [elsewhere]))
     odd = [[e["where"], e["says"], e["but"]] for e in about["inconsistencies"]]
     inconsistencies = Grid("Inconsistencies", [["Where", "The paper says", "But"], *odd])

@@ -21,20 +21,8 @@ from hmcl_jax.report.results import markdown_rows
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "paper"
 NAMES = (
-    "main",
-    "per_task",
-    "stages",
-    "orders",
-    "modalities",
-    "retrieval",
-    "drift",
-    "norms",
-    "hierarchy",
-    "ranks",
-    "placement",
-    "decay",
-    "pullback",
-    "time",
+    *("main", "per_task", "stages", "orders", "modalities", "retrieval", "drift", "norms"),
+    *("hierarchy", "ranks", "placement", "decay", "pullback", "time"),
 )
 OF_PAPER = ("vanilla", "ewc", "gem", "cflat", "dns", "hmcl_mr", "hmcl_ca")
 # Seconds per training pair, epoch and seed of vanilla, and how many times that other methods take;
@@ -233,33 +221,29 @@ def missing_for(item: Item, store: Store) -> str | None:
             known = ", ".join(store.orders)
             return f"{where} has no order {order!r}, only {known}; write it, too ({REMEDY})."
         tasks = [store[name] for name in store.orders[order]]
-        names, kinds = [task.name for task in tasks], {task.kind for task in tasks}
+        names, kinds = ", ".join(task.name for task in tasks), {task.kind for task in tasks}
+        wanted = about.get("tasks") or names.split(", ")
+        used = tasks[: about["stage"] if show == "time" else -1]
+        others = {m for task in used for m in (task.general, task.specific)} - SIDES
         if len(tasks) < least:
             return (
                 f"it needs at least {least} tasks, {where} has {len(tasks)} in its order "
                 f"{order!r}; add tasks ({REMEDY})."
             )
-        if "task" in about and about["task"] not in names:
-            known = ", ".join(names)
-            return f"{where} has no task {about['task']!r}, only {known}; add it ({REMEDY})."
+        if "task" in about and about["task"] not in names.split(", "):
+            return f"{where} has no task {about['task']!r}, only {names}; add it ({REMEDY})."
         if show == "pullback" and len(kinds) < 2:
             return (
                 f"it compares classification with retrieval, {where} has only {kinds.pop()} "
                 f"tasks; add others ({REMEDY})."
             )
-        if show == "retrieval":
-            wanted = about["tasks"] or names
-            if not any(task.kind == "retrieval" and task.name in wanted for task in tasks):
-                known = ", ".join(wanted)
-                return f"{where} has no retrieval task among {known}; add one ({REMEDY})."
-        if show in ("ranks", "time"):
-            used = tasks[: about["stage"] if show == "time" else -1]
-            others = {m for task in used for m in (task.general, task.specific)} - SIDES
-            if others:
-                return (
-                    f"it is measured with image and text alone, {where} has tasks with "
-                    f"{', '.join(sorted(others))}; give a store without them."
-                )
+        if show == "retrieval" and not any(t.kind == show and t.name in wanted for t in tasks):
+            return f"{where} has no retrieval task among {', '.join(wanted)}; add one ({REMEDY})."
+        if show in ("ranks", "time") and others:
+            return (
+                f"it is measured with image and text alone, {where} has tasks with "
+                f"{', '.join(sorted(others))}; give a store without them."
+            )
     if show == "hierarchy" and store[about["task"]].kind != "classification":
         return f"{about['task']} in {where} is no classification task; give a store where it is."
     return None

@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 TABLES = Path(__file__).parent / "tables"
 NUMBER = re.compile(r"(\*\*)?([+-]?[0-9.]+(?:e-?[0-9]+)?)(?: ± ([0-9.]+))?(\*\*)?")
@@ -102,11 +101,6 @@ def read_tables() -> dict[str, Table]:
     """
     tables = [_table(path) for path in sorted(TABLES.glob("*.toml"))]
     return {table.label: table for table in tables}
-
-
-def read_extra(name: str) -> dict[str, Any]:
-    """What a file of a table holds besides."""
-    return tomllib.loads((TABLES / f"{name}.toml").read_text("utf8"))
 
 
 def _table(path: Path) -> Table:

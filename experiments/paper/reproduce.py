@@ -139,13 +139,14 @@ def run(options: argparse.Namespace) -> None:
     same = options.stream is None
     setting = Setting(stores, out, list(users), same, options.synsets, options.wordnet)
     sections = [make_section(item, results, failures, setting) for item in items] + missing
-    odd = tomllib.loads((TABLES.parent / "inconsistencies.toml").read_text("utf8"))["found"]
+    notes = tomllib.loads((TABLES.parent / "inconsistencies.toml").read_text("utf8"))
     about = {
         "kind": KIND,
         "request": request,
         "lead": lead(options, stores, warnings) + deviations(request),
         "provenance": provenance(request, warnings),
-        "inconsistencies": odd,
+        "inconsistencies": notes["found"],
+        "elsewhere": list(map(list, notes["elsewhere"].items())),
         "versions": versions(),
         "stores": {name: store.fingerprint for name, store in stores.items()},
         "seconds": time.perf_counter() - start,

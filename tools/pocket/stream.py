@@ -10,25 +10,6 @@ from pocket import pictures, vocabulary
 from pocket.pictures import Picture
 from pocket.sources import fetch
 
-ORDER = [
-    "cifar10",
-    "tux-photos",
-    "qd-animals",
-    "fashion",
-    "noto-nature",
-    "word-pictures",
-    "qd-food-plants",
-    "game-icons",
-    "twemoji-places",
-    "qd-vehicles-structures",
-    "openmoji-objects",
-    "fluent-groups",
-    "fluent-people",
-    "mnist",
-    "qd-things",
-    "flags",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class TaskPlan:
@@ -105,7 +86,7 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
         tree = {p.category[0]: p.category[1] for p in found if len(p.category) > 1}
         return _classification(found, names, sources, sorted(tree.items()))
 
-    plans = {
+    return {
         "cifar10": _by_name(
             pictures.cifar10(folders["cifar10"], 2500, 1000),
             ("cifar10",),
@@ -156,7 +137,6 @@ def plan_tasks(cache: Path) -> dict[str, TaskPlan]:
         "qd-things": sketches("qd-things", vocabulary.THINGS, 30),
         "flags": retrieval(pictures.flags(folders["flags"]), ("flags",)),
     }
-    return {name: plans[name] for name in ORDER}
 
 
 _TASK_SOURCES = (
