@@ -40,6 +40,7 @@ def test_streams_and_the_flax_head_are_imported_on_first_use():
     ("package", "extra", "code"),
     [
         ("flax", "flax", "import hmcl_jax; hmcl_jax.LorentzHead"),
+        ("flax", "backbones", "from hmcl_jax.cli.main import main; main(['extract'])"),
         ("rich", "run", "from hmcl_jax.cli.main import main; main(['run', '--out', 'x'])"),
         ("orbax", "run", "import hmcl_jax._extras as e; e.require('orbax.checkpoint', 'run')"),
     ],

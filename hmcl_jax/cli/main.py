@@ -27,6 +27,8 @@ COMMANDS = {
 }
 # Those that continue what was interrupted.
 RESUMABLE = ("run", "select", "sweep", "extract")
+# Which extra of hmcl_jax installs all that a command needs.
+EXTRAS = {"report": "report", "sweep": "report", "convert": "convert", "extract": "backbones"}
 
 
 class UsageError(Exception):
@@ -51,7 +53,7 @@ def main(arguments: Sequence[object] | None = None) -> None:
         prog=f"hmcl {name}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     remedy = "Rerun with --resume to continue." if name in RESUMABLE else ""
-    with explained(parser.prog, remedy, parser):
+    with explained(parser.prog, remedy, parser, EXTRAS.get(name)):
         module = importlib.import_module(f"hmcl_jax.cli.{name}")
         parser.description = module.__doc__
         module.add_options(parser)
@@ -59,13 +61,16 @@ def main(arguments: Sequence[object] | None = None) -> None:
 
 
 @contextlib.contextmanager
-def explained(command: str, remedy: str, parser: argparse.ArgumentParser) -> Iterator[None]:
+def explained(
+    command: str, remedy: str, parser: argparse.ArgumentParser, extra: str | None = None
+) -> Iterator[None]:
     """Ends the process after an error, with a sentence and an exit code.
 
     Args:
       command: what the sentence begins with.
       remedy: how to continue after an interruption; may be empty.
       parser: reports wrong options.
+      extra: of hmcl_jax, which installs what the command needs.
     """
     try:
         yield
@@ -77,7 +82,7 @@ def explained(command: str, remedy: str, parser: argparse.ArgumentParser) -> Ite
     except Exception as error:
         if not is_explained(error):
             raise
-        text = f"{command}: {message(error)}"
+        text = f"{command}: {message(error, extra)}"
         if isinstance(error, OSError) and remedy:
             text += f"\nFix the problem above. {remedy}"
         sys.exit(text)
@@ -94,10 +99,10 @@ def is_explained(error: Exception) -> bool:
     return isinstance(error, ValueError | ImportError) and ours
 
 
-def message(error: Exception) -> str:
+def message(error: Exception, extra: str | None = None) -> str:
     """What an explained error says; of a missing package how to install it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return install_command(error.name.partition(".")[0]) + "."
+        return install_command(error.name.partition(".")[0], extra)
     return str(error)
 
 
