@@ -198,8 +198,9 @@ class Runs:
         saved(self.whole, steps=1)
 
     def case(self, chance: random.Random, victim: Path) -> None:
-        from hmcl_jax.continual.checkpoint import check_neighbours, open_run
         from run_directories import IDENTITY
+
+        from hmcl_jax.continual.checkpoint import check_neighbours, open_run
 
         shutil.copytree(self.whole, victim / "hmcl")
         file = victim / "hmcl" / "run.json"
@@ -227,8 +228,9 @@ class Steps:
         self.case(random.Random(0), folder / "first", unharmed=True)
 
     def case(self, chance: random.Random, victim: Path, unharmed: bool = False) -> None:
-        from hmcl_jax._files import json_sha256
         from run_directories import assert_same, resumed
+
+        from hmcl_jax._files import json_sha256
 
         shutil.copytree(self.whole, victim)
         step = victim / "steps" / "1"

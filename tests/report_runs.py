@@ -3,13 +3,13 @@
 import dataclasses
 
 import numpy as np
+from saved_runs import heads_of, save_run
 
 from hmcl_jax.continual.guard import Stopped
 from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import write_results
-from saved_runs import heads_of, save_run
 
 SEEDS = (3, 5)
 ATTACK = "window.attacked=1"

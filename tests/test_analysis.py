@@ -7,6 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
+from report_runs import SEEDS, hostile_store, made_result, make_runs, small_store, with_tree_points
+from saved_runs import heads_of, save_run
 
 from hmcl_jax._files import without_nan
 from hmcl_jax.continual import RunError, read_runs
@@ -19,8 +21,6 @@ from hmcl_jax.report.story import report_page
 from hmcl_jax.report.tables import all_tables, spread
 from hmcl_jax.report.trees import class_trees
 from hmcl_jax.report.writing import write_report
-from report_runs import SEEDS, hostile_store, made_result, make_runs, small_store, with_tree_points
-from saved_runs import heads_of, save_run
 
 METHODS = ("vanilla", "hmcl_ca")
 

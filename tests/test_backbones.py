@@ -12,7 +12,6 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-
 from checkpoints import (
     FULL,
     HEADS,
@@ -22,12 +21,13 @@ from checkpoints import (
     random_tokens,
     write_checkpoint,
 )
+from tower_reference import NumpyTowers, TorchTowers
+
 from hmcl_jax._files import json_sha256
 from hmcl_jax.backbones.backbone import load_backbone, to_points
 from hmcl_jax.backbones.checkpoint import CheckpointError
 from hmcl_jax.backbones.convert import check_tensors, convert_checkpoint
 from hmcl_jax.backbones.layout import PIXELS, published_shapes, read_sizes
-from tower_reference import NumpyTowers, TorchTowers
 
 ROOT = Path(__file__).parents[1]
 NAME = "meru-b/redcaps"

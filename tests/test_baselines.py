@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from task_ends import CONFIG, DIM, TAU, K, flat, heads, info, one, task_end
 
 import hmcl_jax
 from hmcl_jax import apply_head, lorentz, objective
 from hmcl_jax.continual import make_method
 from hmcl_jax.continual.method import Batch, MethodState
 from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
-from task_ends import CONFIG, DIM, TAU, K, flat, heads, info, one, task_end
 
 # EWC
 

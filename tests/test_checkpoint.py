@@ -11,9 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-
-import hmcl_jax
-from hmcl_jax.continual.checkpoint import RunError, open_run
 from run_directories import (
     IDENTITY,
     abstract,
@@ -26,6 +23,9 @@ from run_directories import (
     round_trip,
     saved,
 )
+
+import hmcl_jax
+from hmcl_jax.continual.checkpoint import RunError, open_run
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_directories import abstract, assert_same, output, python, refused, resumed, saved
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.continual.checkpoint import RunError
-from run_directories import abstract, assert_same, output, python, refused, resumed, saved
 
 
 @pytest.fixture

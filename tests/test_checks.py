@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from problems import protected, random_problem
 
 import hmcl_jax
 from hmcl_jax import entailment, lorentz, objective
-from problems import protected, random_problem
 
 X = np.ones((4, 3), np.float32)
 HEADS = hmcl_jax.identity_heads(["image", "text"], 3)

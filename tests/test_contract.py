@@ -15,9 +15,9 @@ import optax
 import optax.contrib
 import pytest
 from flax import nnx
+from problems import protected, random_problem
 
 import hmcl_jax
-from problems import protected, random_problem
 
 DIM = 6
 OPTIONS = {  # by the name of a variant here

@@ -5,14 +5,14 @@ import pickle
 
 import numpy as np
 import pytest
-
 from fuzzing import sign
+from stores import tasks, write
+
 from hmcl_jax import entailment, lorentz
 from hmcl_jax.continual import Schedule, TrainConfig, run_stream
 from hmcl_jax.data.encoding import Arrays, decode, encode_features
 from hmcl_jax.data.store import StoreError, read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from stores import tasks, write
 
 K, TAU = 1.0, 0.012
 

@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-
 import oracles
-from hmcl_jax import entailment
+import pytest
 from points import BAD_POINTS, CURVATURES, assert_finite_with_gradient, pairs
+
+from hmcl_jax import entailment
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 

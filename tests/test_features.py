@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from collections_made import write
+
 from hmcl_jax import lorentz
 from hmcl_jax.data.ingest import IngestError, read_features
 from hmcl_jax.data.store import ARRAYS, read_store, write_store

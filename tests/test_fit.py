@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 import reference
+
 from hmcl_jax import apply_head, objective, update_moments
 from hmcl_jax.continual import TrainConfig, fit, run
 from hmcl_jax.continual import pairs as pairs_module

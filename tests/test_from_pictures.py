@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from checkpoints import HEADS, SMALL, random_state, write_checkpoint
+
 from hmcl_jax.backbones.backbone import load_backbone
 from hmcl_jax.backbones.tokenizer import Tokenizer
 from hmcl_jax.data.store import read_store

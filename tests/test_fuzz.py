@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from run_directories import output
 
 HERE = Path(__file__).parent

@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-
 from collections_made import (
     CLASSIFICATION,
     IN_ORDER,
@@ -24,6 +23,7 @@ from collections_made import (
     write,
     write_tar,
 )
+
 from hmcl_jax.data.ingest import IngestError, distinct_names, open_collection, recognise
 
 

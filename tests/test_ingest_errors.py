@@ -7,7 +7,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-
 from collections_made import (
     contents,
     make_caption_table,
@@ -19,6 +18,7 @@ from collections_made import (
     write_table,
     write_tar,
 )
+
 from hmcl_jax.data.ingest import IngestError, open_collection
 
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-
 from collections_made import (
     contents,
     make_caption_shards,
@@ -16,10 +15,11 @@ from collections_made import (
     make_label_table,
     write,
 )
-from hmcl_jax.data.ingest import IngestError, open_collection, read_features
-from hmcl_jax.data.store import ARRAYS
 from test_features import DIM, classification, make, retrieval
 from test_store import mutate_json
+
+from hmcl_jax.data.ingest import IngestError, open_collection, read_features
+from hmcl_jax.data.store import ARRAYS
 
 TOML = """
 name = "beasts"

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import oracles
-from hmcl_jax import lorentz
 from points import BAD_POINTS, CURVATURES, assert_finite_with_gradient, pairs
+
+from hmcl_jax import lorentz
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 

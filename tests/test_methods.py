@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import monitoring
+from task_ends import DIM, K, heads, info, task_end
 
 from hmcl_jax import apply_head
 from hmcl_jax.continual import METHODS, Schedule, TrainConfig, make_method, run_stream
@@ -14,7 +15,6 @@ from hmcl_jax.continual.method import Batch, MethodState
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import is_complete
-from task_ends import DIM, K, heads, info, task_end
 
 FAST = TrainConfig(
     classification=Schedule(3, 0.02), retrieval=Schedule(2, 0.02), batch=32, seed_axis="map"

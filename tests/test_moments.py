@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import lift
 
 import hmcl_jax
-from problems import lift
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 

@@ -4,13 +4,13 @@ import html.parser
 
 import numpy as np
 import pytest
+from report_runs import HOSTILE
 
 from hmcl_jax.report import widgets
 from hmcl_jax.report.drift import p_value
 from hmcl_jax.report.markup import Markup, element, escape, join
 from hmcl_jax.report.page import Large, Page
 from hmcl_jax.report.widgets import Scale, heat_map, leading_number, picture, table
-from report_runs import HOSTILE
 
 TAGS = (
     "html head meta title style body header div h1 h2 h3 p nav ol li a main section table caption "

@@ -10,13 +10,13 @@ import subprocess
 
 import numpy as np
 import pytest
+from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 from hmcl_jax.report import widgets
 from hmcl_jax.report.analysis import analyse
 from hmcl_jax.report.gallery import draw_all
 from hmcl_jax.report.page import Page
 from hmcl_jax.report.story import report_page
-from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from hmcl_jax.data.suites import SUITES
-from paper.claims import CLAIMS, Check, Verdict, by_claim, compare, judge, settled
+from paper.claims import CLAIMS, Check, Verdict, compare, judge, settled
 from paper.published import (
     TABLES,
     Number,
@@ -243,19 +243,6 @@ def test_bwt_of_retrieval_alone_is_not_always_better():
     assert listed("contributions", "-2.046", "C-FLAT -2.032")
 
 
-def test_reductions_are_judged_one_by_one_where_they_are_known():
-    table = PAPER["fig:drift_analysis, percentages"]
-    names = ("radial", "angular", "least", "most")
-    row = dict(zip(names, map(Number, (90.0, 80.0)), strict=False))
-    better = dict(zip(names, map(Number, (99.0, 81.2)), strict=False))
-    block = {"hmcl_mr": row, "hmcl_ca": better, "both": {"least": Number(0.0)}}
-    low, less = judge(dataclasses.replace(table, columns=names, blocks={"s": block}))
-    assert low.numbers() == "not: hmcl_mr, angular, percent less: 80.00 against 81.20"
-    assert low.count == "3 of 4"
-    assert less.holds
-    assert less.count == "2 of 2"
-
-
 def test_what_varies_over_the_bound_is_not_settled():
     ratio = dataclasses.replace(spread([0.9, 1.0, 1.2]), mean=1.05)
     assert settled("x", ratio, 1.1).holds is None
@@ -271,14 +258,6 @@ def test_what_varies_over_the_bound_is_not_settled():
     assert verdict.numbers() == "not settled: a"
     lost = dataclasses.replace(verdict, checks=(open_one, good, bad))
     assert (lost.word, lost.numbers()) == ("does not hold", "not: c")
-
-
-def test_a_claim_holds_if_it_holds_wherever_it_was_checked():
-    yes, no, perhaps = ((Check("", holds),) for holds in (True, False, None))  # one comparison each
-    said = [("a", yes), ("a", yes), ("b", yes), ("b", no), ("c", perhaps), ("c", yes), ("d", no),
-            ("d", perhaps)]  # fmt: skip
-    verdicts = [Verdict(claim, "", str(i), checks) for i, (claim, checks) in enumerate(said)]
-    assert by_claim(verdicts) == {"a": True, "b": False, "c": None, "d": False}
 
 
 def test_seeds_are_counted_apart_from_the_mean():

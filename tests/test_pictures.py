@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from odd_pictures import damaged_pictures, saved, sound_pictures, texture, turned
 from PIL import Image
 
 from hmcl_jax.backbones import pictures as module
 from hmcl_jax.backbones.pictures import PictureError, read_batches, read_picture
-from odd_pictures import damaged_pictures, saved, sound_pictures, texture, turned
 
 SOUND = sound_pictures()
 DAMAGED = damaged_pictures()

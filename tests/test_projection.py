@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import hmcl_jax
-from hmcl_jax.projection import SPANS
 from problems import (
     best_rotation_residual,
     brute_force,
@@ -20,6 +17,9 @@ from problems import (
     random_problem,
     skew_basis,
 )
+
+import hmcl_jax
+from hmcl_jax.projection import SPANS
 
 # Compiled, because each of the many shapes would otherwise compile operation by operation.
 closest_admissible = jax.jit(hmcl_jax.closest_admissible, static_argnames=("span", "hold_time"))

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import protected, random_problem
 
 import hmcl_jax
 from hmcl_jax.protection import bucket, empty_protection, if_protected, restrict
-from problems import protected, random_problem
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 

@@ -9,7 +9,6 @@ import subprocess
 import ml_dtypes
 import numpy as np
 import pytest
-
 from checkpoints import (
     CONFIG,
     call,
@@ -24,6 +23,7 @@ from checkpoints import (
     write_checkpoint,
     write_zip,
 )
+
 from hmcl_jax.backbones.checkpoint import LARGEST_PICKLE, CheckpointError, read_checkpoint
 
 FOUR = np.arange(4, dtype="<f4")

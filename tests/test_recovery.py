@@ -5,10 +5,10 @@ import warnings
 from pathlib import Path
 
 import pytest
+from run_directories import assert_same, resumed, saved
 
 from hmcl_jax.continual.checkpoint import RunError
 from hmcl_jax.continual.recovery import DamagedStep, usable_step
-from run_directories import assert_same, resumed, saved
 
 ROOT = Path(__file__).parent.parent
 # Of a reading that fails, Orbax leaves coroutines behind.

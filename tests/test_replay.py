@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import quadprog
 import scipy.optimize
+from task_ends import CONFIG, TAU, K, flat, heads, info, one, task_end
 
 from hmcl_jax import apply_head, objective
 from hmcl_jax.continual import make_method
@@ -20,7 +21,6 @@ from hmcl_jax.continual.methods.memory import (
     remember,
     task_weights,
 )
-from task_ends import CONFIG, TAU, K, flat, heads, info, one, task_end
 
 # The memory
 

@@ -11,7 +11,7 @@ from hmcl_jax.cli import records, replay_budget
 from hmcl_jax.continual.experiment import read_experiment
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.report.figures import Budget, draw_budget
+from hmcl_jax.report.figures import Budget
 
 ROOT = Path(__file__).parent.parent
 
@@ -96,22 +96,6 @@ def test_every_size_of_the_config_is_a_method():
 def found_row(jobs, label):
     (job,) = (job for job in jobs if job.label == label)
     return job.name
-
-
-def test_a_picture_is_drawn(tmp_path, rng):
-    curves = [
-        Budget("gem", [0, 16, 64], rng.normal(size=(3, 2))),
-        Budget("ewc", [32], rng.normal(size=(1, 2))),
-    ]
-    lines = {"hmcl_mr": rng.normal(size=2), "hmcl_ca": rng.normal(size=2)}
-    for ending in ("png", "svg"):
-        draw_budget(curves, lines, tmp_path / f"picture.{ending}")
-        assert (tmp_path / f"picture.{ending}").stat().st_size > 5000
-    text = (tmp_path / "picture.svg").read_text()
-    for word in ("gem", "ewc", "hmcl_mr", ">0<", ">64<", "pairs kept"):
-        assert word in text
-    draw_budget(curves[:1], {}, tmp_path / "alone.svg", "a note")
-    assert "a note" in (tmp_path / "alone.svg").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report_runs import make_runs, small_store, with_tree_points
 
 from hmcl_jax.continual import RunError
 from hmcl_jax.data.store import read_store, write_store
 from hmcl_jax.report.analysis import analyse
 from hmcl_jax.report.writing import check_report, write_report
-from report_runs import make_runs, small_store, with_tree_points
 
 METHODS = ("vanilla", "hmcl_ca")
 FIGURES = ("depth", "drift", "methods", "norms", "radial_tree", "retrieval", "stages", "training")

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from paper_stores import hmcl16_store, modalities_store
+from reproducing import BROKEN, FEW, MINE, SMALL, call, haste, result
 
 from hmcl_jax.continual import ConfigError, TrainConfig, evaluate, pairs
 from hmcl_jax.data.store import read_store
@@ -14,13 +16,10 @@ from hmcl_jax.evaluation.stream_drift import Drift, Norms
 from paper import measured
 from paper.claims import Check, Verdict, judge
 from paper.compare import Cell, grid, side_by_side, written
-from paper.jobs import run_jobs
 from paper.measured import Inputs, make_tables, protected_ranks
 from paper.page import Section, as_json, html, markdown, verdict_rows
-from paper.plan import NAMES, about_of, known_streams, read_item, streams_of, unique
+from paper.plan import NAMES, about_of, read_item, unique
 from paper.published import Number, read_tables
-from paper_stores import hmcl16_store, modalities_store
-from reproducing import BROKEN, FEW, HASTE, MINE, SMALL, call, haste, result
 
 ROOT = Path(__file__).parent.parent
 # The paper's "Reproducibility Notes", typed here a second time: rho, beta, k_min.
@@ -116,13 +115,6 @@ def test_every_config_reads_for_its_streams_and_says_how_it_is_run():
             assert word in text.partition("\n[")[0], (name, word)
     with pytest.raises(ConfigError, match="NAME must be one of main"):
         about_of("mian")
-
-
-def test_streams_that_are_missing_are_named():
-    there, missing = streams_of("main", {"meru-b": "somewhere"}, pocket=False)
-    assert (there, missing) == (["meru-b"], ["meru-l", "hycoclip-b"])
-    assert streams_of("modalities", {}, pocket=True) == (["pocket-modalities"], [])
-    assert "hycoclip-b-modalities" in known_streams()
 
 
 # Tables from results
@@ -399,24 +391,6 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
     assert "task 1/2" not in capsys.readouterr().out
     again = json.loads((tmp_path / "out" / "reproduction.json").read_text())
     assert again["sections"] == data["sections"]
-
-
-def test_an_interrupted_run_resumes(tmp_path):
-    store = read_store(modalities_store(tmp_path / "store", "meru-l", only=FEW, **SMALL))
-    item = read_item("modalities", "meru-l-modalities", HASTE, seeds=[42])
-    jobs = {f: j for f, j in unique([item]).items() if j.method == "vanilla"}
-    stores, seen = {"meru-l-modalities": store}, []
-
-    def stop(event):
-        if event.kind == "scores" and event.number == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs, stores, tmp_path / "out", stop)
-    results, failures = run_jobs(jobs, stores, tmp_path / "out", seen.append)
-    assert not failures
-    assert [event.number for event in seen if event.kind == "task"] == [1]
-    assert np.isfinite(next(iter(results.values())).scores[0, -1]).all()
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 import dataclasses
 import functools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paper_stores import hmcl16_store, modalities_store
+from reproducing import BROKEN, FEW, MINE, SMALL, call, result
 
 from hmcl_jax.continual import ConfigError
 from hmcl_jax.continual.guard import Stopped
@@ -15,13 +16,11 @@ from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.data.store import read_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from paper import reproduce, sections
-from paper.jobs import finished, run_jobs
+from paper.jobs import run_jobs
 from paper.measured import tree_problem
-from paper.plan import missing_for, plan_table, read_item, unique
+from paper.plan import missing_for, read_item, unique
 from paper.request import check_names, store_warnings
 from paper.sections import Setting, make_section
-from paper_stores import hmcl16_store, modalities_store
-from reproducing import BROKEN, FEW, MINE, SMALL, call, result
 
 NAME = "meru-l-modalities"
 
@@ -84,14 +83,6 @@ def refused(monkeypatch, *arguments):
 def test_mistakes_are_named_before_anything_is_written(tmp_path, monkeypatch, arguments, message):
     assert message in refused(monkeypatch, *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_without_out_the_folder_is_that_of_make_reproduce():
-    parser = reproduce.argparse.ArgumentParser()
-    reproduce.add_options(parser)
-    out = parser.parse_args(["--all", "--stream", "pocket"]).out
-    makefile = (Path(__file__).parent.parent / "Makefile").read_text("utf8")
-    assert f"--all --stream pocket --out {out} " in makefile
 
 
 def test_a_users_method_may_not_look_like_a_row_of_the_papers(tmp_path, monkeypatch, known_methods):
@@ -244,20 +235,6 @@ def test_what_a_store_lacks_is_known_before_anything_runs(whole):
     assert "--synsets no.txt cannot be read" in tree_problem(bare, "no.txt", None)
 
 
-def test_a_store_that_lacks_something_loses_that_section_alone(tmp_path, monkeypatch, made_up):
-    path = hmcl16_store(tmp_path / "store", "hycoclip-b", only=FEW, **SMALL)
-    options = ["--all", "--store", f"hycoclip-b={path}", "--out", tmp_path / "out"]
-    call(monkeypatch, *options, "--seeds", "42,123")
-    found = {
-        (s["name"], "missing" not in s)
-        for s in read(tmp_path / "out")["sections"]
-        if s["stream"] == "hycoclip-b"
-    }
-    made = ("main", "per_task", "stages", "orders", "decay", "ranks")
-    lost = ("placement", "hierarchy", "pullback", "time")
-    assert found == {(name, True) for name in made} | {(name, False) for name in lost}
-
-
 BAD = """
 import dataclasses
 import jax.numpy as jnp
@@ -380,22 +357,3 @@ def test_seeds_that_were_stopped_are_left_out_of_all_rows(with_halved):
         assert row["Overall"].mean == pytest.approx(41)  # of the second seed
     stop(results, folders["dns"], place=1)
     assert "Every seed was stopped in some run" in make(results, {}).missing
-
-
-def test_the_plan_says_what_is_measured_besides_runs(tmp_path, whole):
-    stores = {"meru-l": whole, "hycoclip-b": whole}
-    items = [read_item(name, "meru-l") for name in ("time", "drift", "norms")]
-    items += [read_item(name, "hycoclip-b") for name in ("ranks", "hierarchy")]
-    done = functools.partial(finished, out=tmp_path)
-    text = plan_table(items, stores, done)
-    third = whole.orders["canonical"][2]
-    for part_of_it in (
-        f"task 3 ({third}) 4 times with each of vanilla, hmcl_mr, hmcl_ca",
-        "reads 48 checkpoints",
-        "moves 50 anchors",
-        "moves 500 anchors",
-        "after each of 15 tasks",
-        "samples of imagenet",
-    ):
-        assert part_of_it in text
-    assert plan_table([read_item("time", "meru-l")], stores, done).startswith("0 runs")

@@ -4,12 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+from run_directories import begun
+from saved_runs import heads_of, identity, save_run
 
 from hmcl_jax.continual import RunError, read_runs
 from hmcl_jax.continual.checkpoint import open_run
 from hmcl_jax.data.synthetic import synthetic_stream
-from run_directories import begun
-from saved_runs import heads_of, identity, save_run
 
 STORE = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3)
 SEEDS = (3, 5)

@@ -6,11 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
+from stores import tasks, write
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.data.store import MANIFEST, Store, StoreError, Task, read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from stores import tasks, write
 
 
 @pytest.fixture(params=["store", "store.zip"])

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from saved_runs import heads_of, save_run
 
 from hmcl_jax.continual import RunError, Schedule, TrainConfig, read_runs, run_stream
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import fixed_anchors, measure_drift, wilcoxon
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.report.drift import cone_table, drift_table, drift_tests_table, norm_table
-from saved_runs import heads_of, save_run
 
 STORE = synthetic_stream(
     tasks=4, classes=4, dimension=6, test=30, modalities=3, retrieval_every=3, overlap=0.7

@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-
 from collections_made import make_caption_table, write
+
 from hmcl_jax.data.ingest import IngestError, open_collection
 from hmcl_jax.data.suites import (
     ORDERS,

@@ -11,8 +11,8 @@ import unicodedata
 import ftfy
 import numpy as np
 import pytest
-
 import texts as made
+
 from hmcl_jax.backbones import tokenizer
 from hmcl_jax.backbones.tokenizer import END, MERGES, START, VOCABULARY, Tokenizer
 

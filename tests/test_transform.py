@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from problems import protected, random_problem
 
 import hmcl_jax
 from hmcl_jax import HmclProjectState, TaskAnchorState, lorentz
 from hmcl_jax.projection import SPANS
-from problems import protected, random_problem
 
 
 def test_before_any_task_the_spatial_block_passes_and_the_time_column_is_held(rng):

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from stores import tasks, write
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.data import store
 from hmcl_jax.data.store import StoreError, Task
-from stores import tasks, write
 
 
 def change(task, name, edit):
