@@ -30,7 +30,6 @@ from hmcl_jax.projection import (
 from hmcl_jax.protection import Protection, empty_protection, if_protected, restrict
 
 VARIANTS = ("mr", "ca", "rotation")
-SPAN_OF = {"mr": "protected", "ca": "protected", "rotation": "ambient"}
 NO_PARAMS = "{} needs the current parameters: call update(updates, state, params)."
 
 
@@ -76,7 +75,7 @@ def hmcl_project(
     variant: str = "ca",
     heads: Mapping[str, str] | None = None,
     hold_time: bool = True,
-    span: str | None = None,
+    span: str = "protected",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Lets an update through as far as it moves all protected points by one shared rotation.
 
@@ -106,9 +105,7 @@ def hmcl_project(
       span: where the shared rotation of ``"ca"`` and ``"rotation"`` may take the protected outputs:
         ``"protected"``, within their own span (the paper's rank-r realization), or ``"ambient"``,
         anywhere (the exact solution of the stated problem). At full rank they are the same; see
-        :func:`closest_admissible`. By default ``"protected"`` for ``"ca"`` and ``"ambient"`` for
-        ``"rotation"``, whose exact rotation leaks nothing at second order. ``"mr"`` has no rotation
-        and ignores it.
+        :func:`closest_admissible`. ``"mr"`` has no rotation and ignores it.
 
     Returns:
       A gradient transformation; extra arguments are ignored.
@@ -128,7 +125,6 @@ def hmcl_project(
       The paper's Corollaries "Closest-Admissible Update" and "Minimal-Rotation Update".
     """
     _checks.choice("variant", variant, VARIANTS)
-    span = SPAN_OF[variant] if span is None else span
     _checks.choice("span", span, SPANS)
     _checks.instance("hold_time", hold_time, bool, "True or False")
 
@@ -304,7 +300,7 @@ def hmcl(
     beta: ArrayLike = 0.15,
     heads: Mapping[str, str] | None = None,
     hold_time: bool = True,
-    span: str | None = None,
+    span: str = "protected",
     weight_decay: ArrayLike = 0.0,
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.999,
@@ -319,8 +315,7 @@ def hmcl(
       heads: ``{modality: path}`` of the heads in a larger tree of parameters; other leaves are
         trained by AdamW alone. By default every leaf is a head.
       hold_time: whether the column of the time input is held fixed.
-      span: of the shared rotation, ``"protected"`` or ``"ambient"``; the variant's default is that
-        of :func:`hmcl_project`.
+      span: of the shared rotation, ``"protected"`` or ``"ambient"``, see :func:`hmcl_project`.
       weight_decay: of AdamW; the decay is part of the step that is projected.
       b1: decay of AdamW's first moment.
       b2: decay of AdamW's second moment.

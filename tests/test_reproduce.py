@@ -172,13 +172,13 @@ def test_placement_decay_and_pullback():
     assert means(kinds, "pocket", "vanilla") == {"BWT_A": -9.5, "BWT_R5": 0}
     assert list(table.blocks) == ["decay-0", "decay-1e-4"]
     assert means(table, "decay-1e-4", "vanilla")["Overall"] == 38 + 1 / 3 + 0.5
-    about = {"task": "t1"}
-    made = shown("pullback", {"mr_beta_0050": one, "mr_beta_0080": other}, about=about)
+    labels = [about_of("pullback", "pocket")[name] for name in ("chosen", "stronger")]
+    made = shown("pullback", dict(zip(labels, (one, other), strict=True)), about={"task": "t1"})
     table, retained, sweep = made
     found = means(table, "pocket", "weaker")
     assert found["R@5"] == 100 * ((60 - 75) / 75 + (61 - 76) / 76) / 2
     assert found["Acc"] == 100 * ((30 - 20) / 20 + (31 - 21) / 21) / 2
-    assert list(sweep.blocks["pocket"]) == ["mr_beta_0050", "mr_beta_0080"]
+    assert list(sweep.blocks["pocket"]) == labels
     assert means(retained, "pocket", "weaker") == {"BWT": (-9.5 - 9.5) / 3, "task": 20.5}
     assert means(retained, "pocket", "stronger") == {"BWT": (-19.5 - 19.5) / 3, "task": 10.5}
     (worse,) = judge(retained)

@@ -68,7 +68,7 @@ METHODS: dict[str, Entry] = {
         ("variance", "beta"),
     ),
     "hmcl_rotation": Entry(
-        hmcl.HmclSettings(variant="rotation", span="ambient"),
+        hmcl.HmclSettings(variant="rotation"),
         hmcl.make,
         "the same with the rotation accumulated and applied as a finite one",
         _MOMENTS,
