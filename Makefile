@@ -18,10 +18,9 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 stream: $(STAMP)  ## the embedded stream: four methods, five seeds; OUT=folder, ARGS='--resume'
-	$(BIN)/python experiments/run_stream.py --config experiments/configs/pocket.toml \
-	  --out $(OUT) --report $(ARGS)
+	$(BIN)/hmcl run --config pocket --out $(OUT) --report $(ARGS)
 
-reproduce: $(STAMP)  ## every table of the paper on the embedded streams; goes on where it stopped
+reproduce: $(STAMP)  ## every table of the paper on the embedded streams; continues what was interrupted
 	$(BIN)/python experiments/reproduce.py --all --stream pocket --out runs/reproduced $(ARGS)
 
 test: $(STAMP)  ## the default suite
@@ -45,7 +44,7 @@ bench: $(STAMP)  ## the short form of every benchmark; see benchmarks/README.md
 
 mutation: $(STAMP)  ## breaks the method's modules in small ways, one at a time; ARGS='--sample 10'
 	$(BIN)/python -m pip install --quiet cosmic-ray; mkdir -p build
-	$(BIN)/python benchmarks/mutants.py --out build/mutants.json $(ARGS)
+	$(BIN)/python tools/mutants.py --out build/mutants.json $(ARGS)
 
 docs: $(STAMP)  ## the reference, from docstrings, into docs/api
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

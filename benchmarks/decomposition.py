@@ -14,86 +14,68 @@ import json
 import os
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
 
 import numpy as np
+
 from timing import claim, print_json, print_table
 
 SIZE = 512
 NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
-def decompose(calls: int) -> list[float]:
-    """Seconds of decompositions in this process."""
-    import jax
-    import jax.numpy as jnp
-
-    x = jax.random.normal(jax.random.key(0), (SIZE, SIZE))
-    matrix = jnp.matmul(x, x.T)
-    eigh = jax.jit(jnp.linalg.eigh)
+CODES = {
+    "decompose": f"""
+import json, time, jax, jax.numpy as jnp
+x = jax.random.normal(jax.random.key(0), ({SIZE}, {SIZE}))
+matrix, eigh, seconds = jnp.matmul(x, x.T), jax.jit(jnp.linalg.eigh), []
+for _ in range(21):
+    start = time.perf_counter()
     jax.block_until_ready(eigh(matrix))
-    seconds = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        jax.block_until_ready(eigh(matrix))
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-def multiply() -> None:
-    """Keeps all cores busy until it is ended."""
-    import jax
-    import jax.numpy as jnp
-
-    product = jax.jit(jnp.matmul)
-    x = jnp.ones((1024, 1024))
-    print("ready", flush=True)
-    while True:
-        jax.block_until_ready(product(x, x))
+    seconds.append(time.perf_counter() - start)
+print(json.dumps(seconds[1:]))
+""",
+    "multiply": """
+import jax, jax.numpy as jnp
+product, x = jax.jit(jnp.matmul), jnp.ones((1024, 1024))
+print("ready", flush=True)
+while True:
+    jax.block_until_ready(product(x, x))
+""",
+}
 
 
 def start(role: str, threads: int = 1) -> subprocess.Popen:
+    """A process that decomposes, or that keeps all cores busy until it is ended."""
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment[NAMES[0]] = str(threads)
-    command = [sys.executable, __file__, "--role", role]
+    command = [sys.executable, "-c", CODES[role]]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-@contextmanager
-def neighbour(busy: bool):
-    if not busy:
-        yield
-        return
-    other = start("multiply")
-    assert other.stdout is not None
-    other.stdout.readline()
+def decompose(threads: int, busy: bool) -> list[float]:
+    """Seconds of decompositions, perhaps beside a busy process."""
+    other = start("multiply") if busy else None
     try:
-        yield
+        if other is not None and other.stdout is not None:
+            other.stdout.readline()
+        return json.loads(start("decompose", threads).communicate()[0])
     finally:
-        other.kill()
-        other.communicate()
+        if other is not None:
+            other.kill()
+            other.communicate()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--short", action="store_true", help="one round")
-    parser.add_argument("--role", choices=["decompose", "multiply"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.role == "multiply":
-        multiply()
-    if arguments.role == "decompose":
-        print(json.dumps(decompose(20)))
-        return
     found: dict[tuple[str, str], list[float]] = {}
     for _ in range(1 if arguments.short else arguments.rounds):
         for busy in (False, True):
             for name, threads in (("all", os.cpu_count() or 1), ("one", 1)):
-                with neighbour(busy):
-                    text, _ = start("decompose", threads).communicate()
                 key = ("busy" if busy else "idle", name)
-                found.setdefault(key, []).extend(json.loads(text))
+                found.setdefault(key, []).extend(decompose(threads, busy))
     print_table(
         ["machine", "threads", "median (ms)", "largest (ms)"],
         [[*key, 1e3 * float(np.median(x)), 1e3 * max(x)] for key, x in found.items()],

@@ -4,22 +4,22 @@
     python benchmarks/fit_task.py --minibatches 1252 --repeats 5     # the whole stage; 2.6 GB
     python benchmarks/fit_task.py --short
 
-One epoch with one optimizer step, from the start of a task to its end, in the shape of the paper's ImageNet stage: d = 512, 1,000
-classes, minibatches of 1024, two modalities with 32 protected directions each. The real stage has
-1,252 minibatches per step; fewer make the correction weigh more. All methods take turns, vanilla
-twice: the ratio of the two says how large the noise is. A correction is small beside the noise, so
-it is also timed alone, and so is what a task begins with.
+One epoch with one optimizer step, from the start of a task to its end, in the shape of the paper's
+ImageNet stage: d = 512, 1,000 classes, minibatches of 1024, two modalities with 32 protected
+directions each. The real stage has 1,252 minibatches per step; fewer make the correction weigh
+more. All methods take turns, vanilla twice: the ratio of the two says how large the noise is. A
+correction is small beside the noise, so it is also timed alone, and so is what a task begins with.
 """
 
 import argparse
 
 import jax
 import optax
-from stage import Stage, make_task
-from timing import claim, interleave, median, per_call, print_json, print_table, ratio, shown
 
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
 from hmcl_jax.transform import HmclProjectState, TaskAnchorState, hmcl_project, task_anchor
+from stage import Stage, make_task
+from timing import claim, interleave, median, per_call, print_json, print_table, ratio, shown
 
 DIM, CLASSES, BATCH, RANK = 512, 1000, 1024, 32
 LIMITS = {"hmcl_mr": 1.01, "hmcl_ca": 1.02, "hmcl_rotation": 1.03}

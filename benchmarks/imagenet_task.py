@@ -11,15 +11,17 @@ and the peak of resident memory, mapped pages of the file included.
 """
 
 import argparse
+import contextlib
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from timing import peak_mib, print_json, print_table
 
-from hmcl_jax.continual import Carried, Schedule, Setting, TrainConfig, learn_task, make_method
+from hmcl_jax.continual import Schedule, TrainConfig, make_method
 from hmcl_jax.data.store import Task
+from stage import Stage
+from timing import peak_mib, print_json, print_table
 
 
 def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:
@@ -55,38 +57,28 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.short:
         arguments.samples, arguments.device_memory = arguments.samples // 100, 8.0
-    if arguments.folder is None:
-        with tempfile.TemporaryDirectory() as folder:
-            arguments.folder = Path(folder)
-            measure(arguments)
-    else:
-        measure(arguments)
+    temporary = tempfile.TemporaryDirectory()
+    with contextlib.nullcontext(arguments.folder) if arguments.folder else temporary as folder:
+        measure(arguments, Path(folder))
 
 
-def measure(arguments: argparse.Namespace) -> None:
+def measure(arguments: argparse.Namespace, folder: Path) -> None:
     """Learns the task and prints what it took."""
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    task = make_features(arguments.folder, arguments.samples, arguments.classes, 512)
+    folder.mkdir(parents=True, exist_ok=True)
+    task = make_features(folder, arguments.samples, arguments.classes, 512)
     config = TrainConfig(classification=Schedule(1, 5e-4), device_memory=arguments.device_memory)
-    method = make_method(arguments.method)
-    setting = Setting(10.0, 0.07, (42,), config)
+    stage = Stage(make_method(arguments.method), config, 512)
     start = time.perf_counter()
-    losses = learn_task(method, Carried(), [(task, 0)], setting)[1].losses
+    losses = stage.learn(task)[1].losses
     seconds = time.perf_counter() - start
     rate = arguments.samples / seconds
     print_table(
         ["samples", "device memory (MiB)", "s, with compilation", "samples / s", "peak (GiB)"],
         [[arguments.samples, arguments.device_memory, seconds, rate, peak_mib() / 1024]],
     )
+    taken = {"seconds_with_compilation": seconds, "peak_resident_gib": peak_mib() / 1024}
     print_json(
-        "imagenet_task",
-        method=arguments.method,
-        samples=arguments.samples,
-        classes=arguments.classes,
-        device_memory_mib=arguments.device_memory,
-        seconds_with_compilation=round(seconds, 1),
-        peak_resident_gib=round(peak_mib() / 1024, 2),
-        loss=float(losses[0, 0]),
+        "imagenet_task", **{**vars(arguments), "folder": None, **taken, "loss": float(losses[0, 0])}
     )
 
 

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from timing import claim, print_json, print_table
 
 from hmcl_jax.continual import Event, Schedule, TrainConfig, run_stream
 from hmcl_jax.continual.cache import CompileTime
 from hmcl_jax.data.synthetic import synthetic_stream
+from timing import claim, print_json, print_table
 
 
 def resident_mib() -> float:

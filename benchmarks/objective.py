@@ -28,12 +28,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import claim, interleave, print_json, print_table, undisturbed
 
 from hmcl_jax.continual import TrainConfig
 from hmcl_jax.continual.feed import Rows
 from hmcl_jax.continual.gradients import Objective
 from hmcl_jax.continual.method import MethodState, TaskSpec
+from timing import claim, interleave, print_json, print_table, undisturbed
 
 K, TAU, KAPPA, WEIGHT = 10.0, 0.07, 0.1, 0.2
 

@@ -24,13 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from timing import claim, exponent, median, per_call, print_json, print_table
 
 import hmcl_jax
 from hmcl_jax import Protection, hmcl_project
 from hmcl_jax.lyapunov import matmul, solve_lyapunov
 from hmcl_jax.projection import basis_image
 from hmcl_jax.transform import VARIANTS
+from timing import claim, exponent, median, per_call, print_json, print_table
 
 MIDDLE = {"d": 512, "M": 2, "rank": 32}
 

@@ -18,10 +18,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import jax
 import optax
-from stage import Stage, make_task
-from timing import claim, interleave, median, peak_mib, print_json, print_table, ratio, shown
 
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
+from stage import Stage, make_task
+from timing import claim, interleave, median, peak_mib, print_json, print_table, ratio, shown
 
 METHODS = ("hmcl_mr", "hmcl_ca")
 FIXED = {"variance": 1e-6, "min_rank": 32}  # the first direction reaches this share

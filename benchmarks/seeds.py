@@ -9,7 +9,7 @@ Learns one task (10 epochs of 8 minibatches of 256 pairs, d = 512) with several 
 per seed), and by ``runs``: one seed after the other, each a run of its own. All take turns in one
 process after a warm-up; what is at once is compared with ``runs``.
 
-Last, whole commands: `experiments/run_stream.py` on the embedded stream with five seeds at once and
+Last, whole commands: `hmcl run` on the embedded stream with five seeds at once and
 with one after the other, compiled programs kept from a first start.
 """
 
@@ -20,14 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
-from timing import claim, interleave, median, print_json, print_table, ratio, shown
 
 from hmcl_jax.continual import Carried, Setting, TrainConfig, learn_task, make_method
 from hmcl_jax.continual.programs import Programs
 from hmcl_jax.data.synthetic import synthetic_stream
+from timing import claim, interleave, median, print_json, print_table, ratio, shown
 
 AXES = ("vmap", "map", "loop", "runs")
 
@@ -42,7 +41,6 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
         test=8,
         retrieval_every=int(kind == "retrieval"),
     )
-    task = store.tasks[0]
     config = TrainConfig(batch=256, seed_axis="auto" if axis == "runs" else axis)
     method = make_method(method_name)
     programs = Programs(config)
@@ -52,20 +50,28 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
         for first in range(0, seeds, at_once)
     ]
     return lambda: [
-        learn_task(method, Carried(), [(task, 0)], setting, programs) for setting in settings
+        learn_task(method, Carried(), [(store.tasks[0], 0)], setting, programs)
+        for setting in settings
     ]
 
 
 def whole_runs(method: str, seeds: list[int]) -> dict[str, float]:
     """Seconds of the command for all seeds at once, and of one command after the other."""
-    script = str(Path(__file__).resolve().parent.parent / "experiments" / "run_stream.py")
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CACHE_HOME": f"{folder}/caches"}
 
         def run(name: str, some: list[int]) -> float:
             start = time.perf_counter()
             chosen = ["--methods", method, "--seeds", ",".join(map(str, some))]
-            command = [sys.executable, script, *chosen, "--out", f"{folder}/{name}"]
+            command = [
+                sys.executable,
+                "-m",
+                "hmcl_jax",
+                "run",
+                *chosen,
+                "--out",
+                f"{folder}/{name}",
+            ]
             subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
             return time.perf_counter() - start
 

@@ -1,11 +1,12 @@
-"""How long does a stream compile, at its first start and at the next?
+"""How long does the package import, and a stream compile, at its first start and at the next?
 
     python benchmarks/startup.py
     python benchmarks/startup.py --short
 
-Runs experiments/run_stream.py in fresh processes, first with an empty folder of kept programs, then
-with what the first has left there. Seconds of compiling, loading of kept programs included, are
-what JAX reports in the process; wall time is that of the whole command, training included.
+First, fresh processes that import JAX and Optax take turns with such that import hmcl_jax besides.
+Then `hmcl run` in fresh processes, first with an empty folder of kept programs, then with what the
+first has left there. Seconds of compiling, loading of kept programs included, are what JAX reports
+in the process; wall time is that of the whole command, training included.
 """
 
 import argparse
@@ -19,14 +20,25 @@ from pathlib import Path
 
 from timing import claim, print_json, print_table
 
-ROOT = Path(__file__).resolve().parent.parent
 OURS = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+
+
+def imports(rounds: int) -> dict[str, float]:
+    """Seconds of importing, the least of some fresh processes, which take turns."""
+    codes = {"jax, optax": "import jax, optax", "hmcl_jax": "import jax, optax, hmcl_jax"}
+    found: dict[str, list[float]] = {name: [] for name in codes}
+    for _ in range(rounds):
+        for name, code in codes.items():
+            timed = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
+            done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True)
+            found[name].append(float(done.stdout))
+    return {name: min(values) for name, values in found.items()}
 
 
 def start(options: list[str], folder: Path, number: int) -> dict[str, float]:
     """One start; what it says of itself."""
     out = folder / f"run{number}"
-    command = [sys.executable, str(ROOT / "experiments" / "run_stream.py"), *options]
+    command = [sys.executable, "-m", "hmcl_jax", "run", *options]
     environment = {name: value for name, value in os.environ.items() if name not in OURS}
     environment |= {"XDG_CACHE_HOME": str(folder / "caches")}
     begun = time.perf_counter()
@@ -46,11 +58,13 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=3, help="how many in all")
     parser.add_argument("--short", action="store_true", help="one method, one seed, one epoch")
     arguments = parser.parse_args()
-    options = ["--config", str(ROOT / "experiments" / "configs" / "pocket.toml")]
+    options = ["--config", "pocket"]
     if arguments.short:
         options += ["--methods", "hmcl_ca", "--seeds", "42"]
         options += ["--set", "train.classification.epochs=1", "--set", "train.retrieval.epochs=1"]
         arguments.starts = 2
+    imported = imports(3 if arguments.short else 15)
+    print_table(["import", "s"], [list(row) for row in imported.items()])
     with tempfile.TemporaryDirectory() as folder:
         found = [start(options, Path(folder), number) for number in range(arguments.starts)]
         kept = list((Path(folder) / "caches").rglob("*-cache"))
@@ -64,8 +78,12 @@ def main() -> None:
     )
     print(f"{len(kept)} programs are kept, {size:.1f} MiB.")
     first, second = found[0]["compile_seconds"], found[1]["compile_seconds"]
-    claims = [claim("compiling, first / second start", first / second, least=3)]
-    print_json("startup", starts=found, kept_mib=size, claims=claims)
+    more = imported["hmcl_jax"] - imported["jax, optax"]
+    claims = [
+        claim("seconds of importing hmcl_jax beyond jax and optax", more, most=0.1),
+        claim("compiling, first / second start", first / second, least=3),
+    ]
+    print_json("startup", imports=imported, starts=found, kept_mib=size, claims=claims)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 
 from hmcl_jax._versions import versions
 from hmcl_jax.continual.threads import decompose_in_one_thread
+from hmcl_jax.report.results import markdown_rows
 
 decompose_in_one_thread()  # as the experiments do
 
@@ -116,18 +117,8 @@ def claim(text: str, value: float, *, most: float = np.inf, least: float = -np.i
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A Markdown table; numbers with three significant digits."""
-
-    def cell(value: Any) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    cells = [list(header), *([cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = [
-        "| " + " | ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (w + 1) + ":" for w in widths) + "|")
-    print("\n" + "\n".join(lines) + "\n", flush=True)
+    cells = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    print(f"\n{markdown_rows([list(header), *cells])}\n", flush=True)
 
 
 def peak_mib() -> float:

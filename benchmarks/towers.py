@@ -22,10 +22,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import claim, interleave, print_json, print_table, ratio, shown, undisturbed
 
 from hmcl_jax.backbones.backbone import Backbone
 from hmcl_jax.backbones.parameter_map import Sizes, our_shapes
+from timing import claim, interleave, print_json, print_table, ratio, shown, undisturbed
 
 BASE = Sizes(768, 3072, 12, 16, 197, 64, 64, 1, 100, 8, 512)
 SHORT = Sizes(384, 1536, 4, 16, 197, 64, 64, 1, 100, 8, 512)

@@ -1,9 +1,14 @@
-"""Hyperbolic multimodal continual learning: pure functions and Optax transformations."""
+"""Hyperbolic multimodal continual learning: pure functions and Optax transformations.
+
+Importing the package imports JAX, Optax and the method. The embedded streams and the Flax head are
+imported on first use, runs, reports and commands from their own modules.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from hmcl_jax import entailment, lorentz, objective
-from hmcl_jax.data.pocket import load_pocket, load_pocket_modalities
 from hmcl_jax.head import (
-    LorentzHead,
     apply_head,
     identity_head,
     identity_heads,
@@ -39,6 +44,12 @@ from hmcl_jax.transform import (
     task_anchor,
 )
 
+if TYPE_CHECKING:
+    from hmcl_jax.data.pocket import load_pocket, load_pocket_modalities
+    from hmcl_jax.flax_head import LorentzHead
+
+__version__ = "0.1.0"
+
 __all__ = [
     "FeatureMoments",
     "HmclProjectState",
@@ -47,6 +58,7 @@ __all__ = [
     "Rotation",
     "Strain",
     "TaskAnchorState",
+    "__version__",
     "apply_head",
     "basis_image",
     "begin_task",
@@ -75,3 +87,18 @@ __all__ = [
     "task_anchor",
     "update_moments",
 ]
+
+# Imported on first use: what is slow to import, or needs a package that the core does not.
+_LAZY = {
+    "LorentzHead": "hmcl_jax.flax_head",
+    "load_pocket": "hmcl_jax.data.pocket",
+    "load_pocket_modalities": "hmcl_jax.data.pocket",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

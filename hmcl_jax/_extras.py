@@ -3,6 +3,23 @@
 import importlib
 from typing import Any
 
+# Which extra of hmcl_jax installs a package, by the name that is imported.
+EXTRA_OF = {
+    "PIL": "backbones",
+    "datasets": "data",
+    "filelock": "run",
+    "flax": "flax",
+    "ftfy": "backbones",
+    "jinja2": "report",
+    "matplotlib": "report",
+    "nltk": "data",
+    "orbax": "run",
+    "rich": "run",
+    "safetensors": "backbones",
+    "tokenizers": "backbones",
+    "torch": "convert",
+}
+
 
 def require(module: str, extra: str) -> Any:
     """Imports a module of an optional package.
@@ -27,6 +44,11 @@ def require(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or module).partition(".")[0]
-        raise ImportError(
-            f"The package {package!r} is missing: pip install 'hmcl_jax[{extra}]'", name=package
-        ) from error
+        raise ImportError(install_command(package, extra), name=package) from error
+
+
+def install_command(package: str, extra: str | None = None) -> str:
+    """The sentence that names a missing package and the command that installs it."""
+    extra = extra or EXTRA_OF.get(package)
+    wanted = f"'hmcl_jax[{extra}]'" if extra else package
+    return f"The package {package!r} is missing: pip install {wanted}"

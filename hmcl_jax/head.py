@@ -8,7 +8,6 @@ its input, `Ws` on the space components. Heads are a mapping ``{modality: W}``. 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -221,32 +220,3 @@ def select_heads(params: Any, heads: Mapping[str, str] | None = None) -> dict[st
     if len(set(dims.values())) > 1:
         raise ValueError(f"All heads must have one dimension, got {dims}.")
     return found
-
-
-class LorentzHead(nn.Module):
-    """The Lorentz layer as a Flax (Linen) module, initialised to ``[0 | I]``.
-
-    Its one parameter is called ``W``; a model's heads are named to :func:`hmcl_jax.hmcl_project` by
-    their paths, for example ``heads={"image": "params/image_head/W"}``.
-
-    Attributes:
-      K: squared radius of the hyperboloid.
-      param_dtype: of the head.
-
-    Example:
-      >>> import jax
-      >>> from hmcl_jax import LorentzHead
-      >>> x = jax.numpy.ones((3, 4))
-      >>> module = LorentzHead()
-      >>> variables = module.init(jax.random.key(0), x)
-      >>> print((module.apply(variables, x) == x).all())
-      True
-    """
-
-    K: float = 10.0
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        W = self.param("W", lambda key: identity_head(x.shape[-1], self.param_dtype))
-        return apply_head(W, x, K=self.K)

@@ -54,6 +54,15 @@ def rng():
 
 
 @pytest.fixture
+def hmcl(monkeypatch):
+    """The command, in this process: ``hmcl("run", "--out", folder)``."""
+    from hmcl_jax.cli import main, options
+
+    monkeypatch.setattr(options, "keep_programs", lambda on: None)  # the session keeps them
+    return lambda *arguments: main.main(arguments)
+
+
+@pytest.fixture
 def known_methods():
     """Forgets methods of the user's after a test."""
     before = dict(METHODS)

@@ -55,14 +55,7 @@ def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0,
       seed: of everything.
       only: names of the tasks to write. Default: all.
     """
-    rng = np.random.default_rng(seed)
-    tasks = [
-        classification(rng, e, scale, dim, most_classes)
-        if e.kind == "classification"
-        else retrieval(rng, e.name, e.train, e.test, scale, dim)
-        for e in SUITE
-        if only is None or e.name in only
-    ]
+    tasks = [t for t in _tasks(scale, dim, most_classes, seed) if only is None or t.name in only]
     names = [task.name for task in tasks]
     others = {
         order: [n for n in listed if n in names] for order, listed in ORDERS["hmcl16"].items()
@@ -71,29 +64,23 @@ def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0,
 
 
 def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=1, only=None):
-    """The stream with an audio and a thermal task: 13 classification and 4 retrieval tasks.
-
-    Args:
-      path: where to write.
-      backbone: name of the store.
-      scale: share of the paper's numbers of pictures.
-      dim: of the points.
-      most_classes: upper limit of a task's classes, for haste.
-      seed: of everything.
-      only: names of the tasks to write. Default: all.
-    """
+    """The stream with an audio and a thermal task, without ImageNet; see :func:`hmcl16_store`."""
     rng = np.random.default_rng(seed)
-    tasks = [
-        classification(rng, e, scale, dim, most_classes)
-        if e.kind == "classification"
-        else retrieval(rng, e.name, e.train, e.test, scale, dim)
-        for e in SUITE
-        if e.name != "imagenet"
-    ]
+    tasks = [t for t in _tasks(scale, dim, most_classes, seed) if t.name != "imagenet"]
     tasks.insert(4, retrieval(rng, "sounds", 5000, 2000, scale, dim, "audio"))
     tasks.insert(9, retrieval(rng, "heat", 5000, 2000, scale, dim, "thermal"))
     tasks = [task for task in tasks if only is None or task.name in only]
     return _write(path, tasks, f"{backbone}-modalities", {})
+
+
+def _tasks(scale, dim, most_classes, seed):
+    rng = np.random.default_rng(seed)
+    return [
+        classification(rng, e, scale, dim, most_classes)
+        if e.kind == "classification"
+        else retrieval(rng, e.name, e.train, e.test, scale, dim)
+        for e in SUITE
+    ]
 
 
 def _write(path, tasks, name, orders):

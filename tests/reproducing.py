@@ -1,16 +1,10 @@
-"""For tests of experiments/reproduce.py: its command, a user's methods, and results made up."""
-
-import sys
-from pathlib import Path
+"""For tests of experiments/paper: its command, a user's methods, and results made up."""
 
 import numpy as np
 
 from hmcl_jax.continual import StreamResult
 from hmcl_jax.continual.methods import METHODS
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
-
-import reproduce
+from paper import reproduce
 
 HASTE = ["train.classification.epochs=1", "train.retrieval.epochs=1", "train.batch=64"]
 SMALL = {"scale": 1e-3, "dim": 8, "most_classes": 4}
@@ -40,11 +34,10 @@ METHODS["broken"] = Entry(Broken(), "fails", "0", "-")
 
 def call(monkeypatch, *arguments):
     """Runs the command in this process."""
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
-    monkeypatch.setattr(reproduce, "keep_programs", lambda on: None)
+    monkeypatch.setattr("hmcl_jax.cli.options.keep_programs", lambda on: None)
     for name in ("halved", "broken"):
         METHODS.pop(name, None)  # of an earlier call in this process
-    reproduce.main()
+    reproduce.main(arguments)
 
 
 def haste(*more):

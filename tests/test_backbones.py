@@ -367,20 +367,20 @@ def test_damaged_folders(tmp_path, folder):
         load_backbone(tmp_path)
 
 
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "hmcl_jax", "convert", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 def test_command_line(tmp_path, state, folder):
     torch = pytest.importorskip("torch")
     path = tmp_path / "small.pth"
     torch.save({"model": {key: torch.tensor(value) for key, value in state.items()}}, path)
-
-    def command(*arguments):
-        script = ROOT / "experiments" / "convert_checkpoint.py"
-        return subprocess.run(
-            [sys.executable, "-W", "error", str(script), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
 
     options = ("--name", NAME, "--image-heads", 4, "--text-heads", 2)
     done = command(path, tmp_path / "out", *options)
@@ -391,6 +391,6 @@ def test_command_line(tmp_path, state, folder):
     assert weights[0].read_bytes() == weights[1].read_bytes()
     path.write_bytes(path.read_bytes()[:-5])
     done = command(path, tmp_path / "other", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"convert_checkpoint: {path} is truncated")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"hmcl convert: {path} is truncated")
     assert done.stderr.count("\n") == 1

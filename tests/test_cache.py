@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from hmcl_jax.continual.cache import LIMIT
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 
-ROOT = Path(__file__).parent.parent
 START = """
 import json, sys
 import jax, jax.numpy as jnp
@@ -115,7 +113,7 @@ def test_a_run_says_how_long_it_compiled(tmp_path):
     found = []
     for number in range(2):
         out = tmp_path / f"out{number}"
-        command = [str(ROOT / "experiments" / "run_stream.py"), "--stream", str(path)]
+        command = ["-m", "hmcl_jax", "run", "--stream", str(path)]
         command += ["--methods", "hmcl_mr", "--seeds", "0", "--out", str(out)]
         known = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
         caches = {"XDG_CACHE_HOME": str(tmp_path / "caches"), "JAX_PLATFORMS": "cpu"}

@@ -364,3 +364,22 @@ def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
         with pytest.raises(ExtractError, match=match):
             extract_store(data / "store", wrong, Plain(), name="x", options=SMALL)
     assert not (data / "store.partial").exists()
+
+
+def test_progress_says_rate_and_time_left():
+    from rich.console import Console
+
+    from hmcl_jax.backbones.extract import Step
+    from hmcl_jax.cli.progress import ExtractView
+
+    file = io.StringIO()
+    with ExtractView(Console(file=file), every=0.0) as view:
+        view(Step("cats", "train pictures", 100, 1000, 50, 10.0))
+        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
+        view(Step("cats", "train pictures", 1000, 1000, 950, 190.0))
+        view(Step("cats", "test pictures", 10, 10, 0, 0.0))
+    assert file.getvalue().splitlines() == [
+        "cats: train pictures 100/1000, 5.0/s, left 0:03:00",
+        "cats: train pictures 1000/1000, 5.0/s",
+        "cats: test pictures 10/10, kept",
+    ]

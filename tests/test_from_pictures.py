@@ -21,13 +21,12 @@ from hmcl_jax.data.store import read_store
 
 Image = pytest.importorskip("PIL.Image")
 
-ROOT = Path(__file__).resolve().parent.parent
 SIZES = dataclasses.replace(SMALL, vocabulary=49408, context=20)
 COLOURS = {"red": (220, 40, 30), "green": (30, 200, 60), "blue": (40, 50, 210)}
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, str(ROOT / "experiments" / name), *map(str, arguments)]
+    return [sys.executable, "-m", "hmcl_jax", name, *map(str, arguments)]
 
 
 def run(name: str, *arguments: object) -> str:
@@ -91,7 +90,7 @@ def made(tmp_path_factory) -> Path:
 def extraction(root: Path, out: Path, *more: object) -> list[str]:
     tasks = [f"--task={root / name}" for name in ("folder", "tar", "table")]
     options = ("--backbone", root / "tiny", "--out", out, "--batch", 4, "--shard", 1)
-    return command("extract_features.py", *options, *tasks, *more)
+    return command("extract", *options, *tasks, *more)
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +118,10 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store):
     classes = np.tile(np.arange(3), 2)
     expected = backbone.prototypes(np.concatenate([tokens, others]), classes)
     np.testing.assert_allclose(found["tar"].arrays["prototypes"], expected, rtol=2e-3, atol=2e-3)
-    assert "Nothing is wrong" in run("inspect_store.py", store)
+    assert "Nothing is wrong" in run("inspect", store)
     quick = [f"--set=train.{kind}.epochs=2" for kind in ("classification", "retrieval")]
     methods = ("--methods", "vanilla,hmcl_ca", "--seeds", "0,1")
-    shown = run("run_stream.py", "--stream", store, "--out", made / "run", *methods, *quick)
+    shown = run("run", "--stream", store, "--out", made / "run", *methods, *quick)
     assert "hmcl_ca" in shown
     table = (made / "run" / "table.md").read_text()
     assert "vanilla" in table
@@ -183,5 +182,5 @@ def test_mistakes_are_said_in_one_line_and_write_nothing(made, tmp_path, options
     )
     assert done.returncode == 1
     assert complaint in done.stderr
-    assert done.stderr.startswith("extract_features: ")
+    assert done.stderr.startswith("hmcl extract: ")
     assert not list(tmp_path.iterdir())

@@ -1,21 +1,14 @@
 """The picture of stability and plasticity: what it is drawn from, and the command."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hmcl_jax.cli import frontier
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report.figures.sweeps import Curve, draw_frontier
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import frontier  # noqa: E402
 
 
 def test_a_picture_is_drawn(tmp_path, rng):
@@ -56,44 +49,39 @@ def test_points_that_are_beaten_are_named():
 
 
 @pytest.mark.slow
-def test_the_command_goes_on_and_refuses(tmp_path):
+def test_the_command_continues_and_refuses(tmp_path, hmcl, capsys):
     store = synthetic_stream(tasks=2, classes=4, dimension=8, train=40, test=20)
     about = {"name": "small", "backbone": "synthetic", "K": store.K, "tau": store.tau}
     write_store(tmp_path / "store", store.tasks, **about)
-    command = [
-        *(sys.executable, str(ROOT / "experiments" / "frontier.py"), "--no-cache"),
-        *("--stream", str(tmp_path / "store"), "--seeds", "0,1", "--out", str(tmp_path / "out")),
-        *("--set", "train.batch=32", "--set", "train.classification.epochs=2"),
-    ]
 
     def run(*more):
-        return subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        options = ["--stream", tmp_path / "store", "--seeds", "0,1", "--out", tmp_path / "out"]
+        options += ["--set", "train.batch=32", "--set", "train.classification.epochs=2"]
+        hmcl("sweep", "frontier", *options, *more)
+        return capsys.readouterr().out
 
-    first = run("--methods", "vanilla")
-    assert first.returncode == 0, first.stderr
-    again = run("--methods", "vanilla")
-    assert "exists already; choose another --out, or go on with --resume" in again.stderr
-    both = run("--methods", "vanilla,dns", "--resume")
-    assert both.returncode == 0, both.stderr
-    assert "vanilla: 1 points" not in both.stdout  # it was there
+    run("--methods", "vanilla")
+    with pytest.raises(SystemExit, match="exists already; choose another --out, or continue with"):
+        run("--methods", "vanilla")
+    assert "vanilla: 1 points" not in run("--methods", "vanilla,dns", "--resume")  # it is kept
     held = json.loads((tmp_path / "out" / "frontier.json").read_text())
     assert held["about"]["seeds"] == [0, 1]
     curve = held["records"]["dns: lambda_min"]
     assert np.shape(curve["forgetting"]) == (len(curve["values"]), 2)
     assert curve["programs"] == 1  # for all values and seeds
     assert (tmp_path / "out" / "frontier.png").stat().st_size > 5000
-    other = run("--methods", "vanilla", "--resume", "--set", "train.batch=16")
-    assert "is of another experiment; choose another --out" in other.stderr
-    unknown = run("--methods", "none")
-    assert "--methods must be among vanilla" in unknown.stderr
+    with pytest.raises(SystemExit, match="is of another experiment; choose another --out"):
+        run("--methods", "vanilla", "--resume", "--set", "train.batch=16")
+    with pytest.raises(SystemExit, match="--methods must be among vanilla"):
+        run("--methods", "none")
 
 
-@pytest.mark.parametrize("sweep", frontier.SWEEPS, ids=lambda sweep: f"{sweep[0]}-{sweep[1]}")
-def test_sweeps_are_of_knobs(sweep):
+def test_sweeps_are_of_sweepable_settings():
     from hmcl_jax.continual import METHODS
 
-    name, setting, values = sweep
     bases = {row: table["method"] for row, table in frontier.ROWS.items()}
-    assert setting is None or setting in METHODS[bases.get(name, name)].method.sweepable
-    assert bool(values) == bool(setting)
-    assert set(METHODS) == {bases.get(entry[0], entry[0]) for entry in frontier.SWEEPS}
+    for sweep in frontier.SWEEPS:
+        entry = METHODS[bases.get(sweep.name, sweep.name)]
+        assert not sweep.setting or sweep.setting in entry.method.sweepable
+        assert bool(sweep.values) == bool(sweep.setting)
+    assert set(METHODS) == {bases.get(sweep.name, sweep.name) for sweep in frontier.SWEEPS}

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from hmcl_jax._files import without_nan
+from hmcl_jax.cli.progress import ProgressView
 from hmcl_jax.continual import (
     BadNumbers,
     Method,
@@ -26,7 +27,6 @@ from hmcl_jax.continual.run_directory import read_step
 from hmcl_jax.continual.task_record import with_nan
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results
-from hmcl_jax.report.progress import ProgressView
 
 STORE = synthetic_stream(tasks=3, classes=4, dimension=8, train=40, test=20)
 CONFIG = TrainConfig(classification=Schedule(2, 0.02), batch=32, seed_axis="map")

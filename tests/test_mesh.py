@@ -186,7 +186,7 @@ def start_two(folder, cache, *options):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-W", "error", str(ROOT / "experiments" / "run_stream.py")]
+    command = [sys.executable, "-W", "error", "-m", "hmcl_jax", "run"]
     for option, name in (("--stream", "store"), ("--order", "order"), ("--out", "two")):
         command += [option, str(folder / name)]
     command += ["--methods", "hmcl_rotation"]

@@ -1,9 +1,5 @@
 """Radii and modality gaps of a store, and what inspect_store says of them."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,8 +8,6 @@ from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation.modality_gap import centroid, measure_gaps
 from hmcl_jax.report.figures.sweeps import draw_gap
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_centroid_is_nearest_to_all():
@@ -87,34 +81,23 @@ def test_the_figure_is_drawn(tmp_path, tasks):
     assert (tmp_path / "gap.png").read_bytes().startswith(b"\x89PNG")
 
 
-def inspect(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "experiments" / "inspect_store.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def test_inspect_store_shows_a_store_and_what_is_wrong(tmp_path):
+def test_inspect_shows_a_store_and_what_is_wrong(tmp_path, hmcl, capsys):
     write_store(tmp_path / "good", [two_clusters(2.0)], name="s", backbone="b", K=4.0, tau=0.1)
-    shown = inspect(tmp_path / "good", "--figure", tmp_path / "gap.png")
-    assert shown.returncode == 0, shown.stderr
-    assert "Nothing is wrong" in shown.stdout
-    assert "gap of centroids" in shown.stdout
+    hmcl("inspect", tmp_path / "good", "--figure", tmp_path / "gap.png")
+    shown = capsys.readouterr().out
+    assert "Nothing is wrong" in shown
+    assert "gap of centroids" in shown
     assert (tmp_path / "gap.png").exists()
-    refused = inspect(tmp_path / "good", "--figure", tmp_path / "gap.png")
-    assert refused.returncode == 1
-    assert "exists already" in refused.stderr
+    with pytest.raises(SystemExit, match="exists already"):
+        hmcl("inspect", tmp_path / "good", "--figure", tmp_path / "gap.png")
     features = tmp_path / "good" / "clusters" / "test_features.npy"
     features.write_bytes(features.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # a NaN
-    damaged = inspect(tmp_path / "good")
-    assert damaged.returncode == 1
-    assert "clusters/test_features.npy" in damaged.stderr
+    with pytest.raises(SystemExit, match=r"clusters/test_features\.npy"):
+        hmcl("inspect", tmp_path / "good")
 
 
-def test_inspect_store_knows_all_embedded_streams(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "experiments")
-    import inspect_store
-
+def test_inspect_knows_all_embedded_streams(monkeypatch, hmcl, capsys):
     small = synthetic_stream(tasks=2, classes=4, dimension=8, train=32, test=16)
-    monkeypatch.setattr(inspect_store, "EMBEDDED", {"pocket-modalities": lambda: small})
-    monkeypatch.setattr(sys, "argv", ["inspect_store.py", "pocket-modalities"])
-    inspect_store.main()
+    monkeypatch.setattr("hmcl_jax.cli.options.EMBEDDED", {"pocket-modalities": lambda: small})
+    hmcl("inspect", "pocket-modalities")
     assert "Nothing is wrong" in capsys.readouterr().out

@@ -15,7 +15,6 @@ from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.evaluation.frozen import class_tree_correlation, measure_task
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
 
 
 @pytest.fixture(scope="module")

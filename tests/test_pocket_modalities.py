@@ -1,7 +1,6 @@
 """The embedded stream with sounds and heat pictures: what it promises, recomputed from the file."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.evaluation import measure_task
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
+
 
 NEW = {"instruments": "audio", "thermal-photos": "thermal"}
 

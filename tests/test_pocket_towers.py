@@ -1,7 +1,6 @@
 """The towers of pocket16: their form, their file, their training, and the features they made."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import jax
@@ -13,11 +12,9 @@ import hmcl_jax
 from hmcl_jax import entailment, lorentz
 from hmcl_jax.data import pocket_towers
 from hmcl_jax.data.pocket_towers import DIM, TEXT_DIM, PocketTowers, load_pocket_towers
+from pocket import towers
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from pocket import towers  # noqa: E402
 
 FEATURES = 24
 CONFIG = towers.TowerConfig(hidden=32, length_hidden=8, epochs=3, batch=32, warm_steps=5)

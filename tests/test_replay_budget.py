@@ -2,22 +2,18 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hmcl_jax.cli import records, replay_budget
 from hmcl_jax.continual.experiment import read_experiment
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
-from hmcl_jax.report.figures.sweeps import Budget, draw_budget
+from hmcl_jax.report.figures.sweeps import Budget
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import replay_budget  # noqa: E402
-import sweeps  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ def test_the_pairs_that_reach_a_level_are_interpolated(scores, expected, words):
     pairs = [0, 16, 64, 256]
     found = replay_budget.crossing(pairs, np.array(scores), 32.0)
     assert found == pytest.approx(expected)
-    assert replay_budget.told(found, pairs) == words
+    assert replay_budget.in_words(found, pairs) == words
     if scores[0] < 32:  # a curve need not begin without pairs
         assert replay_budget.crossing(pairs[1:], np.array(scores[1:]), 32.0) == found
 
@@ -46,13 +42,13 @@ def test_worth_compares_means_and_each_seed_with_itself():
     lines = {"hmcl_mr": np.array([32.0, 31.5]), "hmcl_ca": np.array([31.0, 29.0])}
     found = replay_budget.worth([curve], lines)["gem"]
     assert found["hmcl_mr"]["seeds"] == ["32", ">256"]
-    assert found["hmcl_mr"]["told"] == "54 (32 to >256)"  # the mean goes from 30 to 32, to 31.75
+    assert found["hmcl_mr"]["text"] == "54 (32 to >256)"  # the mean goes from 30 to 32, to 31.75
     assert found["hmcl_mr"]["pairs"] == pytest.approx(16 * 4**0.875)
     assert found["hmcl_mr"]["falls_again"]
-    assert found["hmcl_ca"]["told"] == "0 (0 to <16)" or found["hmcl_ca"]["pairs"] == 0
+    assert found["hmcl_ca"]["text"] == "0 (0 to <16)" or found["hmcl_ca"]["pairs"] == 0
     assert not found["hmcl_ca"]["falls_again"]
     text = replay_budget.worth_table({"gem": found}, lines)
-    assert "| Method | hmcl_mr (31.75) | hmcl_ca (30.00) |" in text
+    assert "|  hmcl_mr (31.75) | hmcl_ca (30.00) |" in text
     assert "54 (32 to >256)* |" in text
     assert "falls below again" in text
 
@@ -88,7 +84,8 @@ def test_every_size_of_the_config_is_a_method():
     jobs = replay_budget.make_jobs(
         experiment.settings, replay_budget.REPLAY, replay_budget.PAIRS, 16
     )
-    kept = {job.label: sweeps.described(job.row, job.given, [{}])[0].get("memory") for job in jobs}
+    settings = {job.label: records.full_settings(job.name, job.given, [{}])[0] for job in jobs}
+    kept = {label: own.get("memory") for label, own in settings.items()}
     assert kept["derpp: 1024"] == 1024
     assert kept["ewc: 1024"] == 64
     assert found_row(jobs, "derpp: 64") == "derpp_64"
@@ -98,23 +95,7 @@ def test_every_size_of_the_config_is_a_method():
 
 def found_row(jobs, label):
     (job,) = (job for job in jobs if job.label == label)
-    return job.row
-
-
-def test_a_picture_is_drawn(tmp_path, rng):
-    curves = [
-        Budget("gem", [0, 16, 64], rng.normal(size=(3, 2))),
-        Budget("ewc", [32], rng.normal(size=(1, 2))),
-    ]
-    lines = {"hmcl_mr": rng.normal(size=2), "hmcl_ca": rng.normal(size=2)}
-    for ending in ("png", "svg"):
-        draw_budget(curves, lines, tmp_path / f"picture.{ending}")
-        assert (tmp_path / f"picture.{ending}").stat().st_size > 5000
-    text = (tmp_path / "picture.svg").read_text()
-    for word in ("gem", "ewc", "hmcl_mr", ">0<", ">64<", "pairs kept"):
-        assert word in text
-    draw_budget(curves[:1], {}, tmp_path / "alone.svg", "a note")
-    assert "a note" in (tmp_path / "alone.svg").read_text()
+    return job.name
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +107,10 @@ def stream(tmp_path_factory):
     return path
 
 
-def call(monkeypatch, stream, out, *more):
+def call(hmcl, stream, out, *more):
     words = ["--stream", stream, "--seeds", "0,1", "--out", out, *more]
     words += ["--set", "train.batch=32", "--set", "train.classification.epochs=2"]
-    monkeypatch.setattr(sys, "argv", ["replay_budget.py", *map(str, words)])
-    monkeypatch.setattr(sweeps, "keep_programs", lambda on: None)
-    replay_budget.main()
+    hmcl("sweep", "replay", *words)
     return json.loads((out / "replay_budget.json").read_text())
 
 
@@ -145,7 +124,7 @@ def fake_measure(ran):
         immediate = math.nan if memory == 12 else immediate
         return {
             "method": name,
-            "settings": sweeps.described(name, given, points),
+            "settings": records.full_settings(name, given, points),
             "immediate": [[immediate, immediate - 0.5]],
             "forgetting": [[0.0, 0.0]],
             "seconds": 0.0,
@@ -155,43 +134,44 @@ def fake_measure(ran):
     return measure
 
 
-def test_the_command_goes_on_and_refuses(tmp_path, monkeypatch, stream, capsys):
+def test_the_command_continues_and_refuses(tmp_path, monkeypatch, hmcl, stream):
     ran = []
-    monkeypatch.setattr(replay_budget, "measure", fake_measure(ran))
+    monkeypatch.setattr(records, "measure", fake_measure(ran))
     out = tmp_path / "out"
-    held = call(monkeypatch, stream, out, "--methods", "gem", "--pairs", "2,8,12,16,64")
+    held = call(hmcl, stream, out, "--methods", "gem", "--pairs", "2,8,12,16,64")
     # Two pairs are too few for three tasks.
     assert ran == ["vanilla", *replay_budget.HMCL, "gem: 8", "gem: 12", "gem: 16", "gem: 64"]
     assert held["worth"]["gem"]["hmcl_mr"]["pairs"] == pytest.approx(32)
-    assert held["worth"]["gem"]["hmcl_mr"]["told"] == "32 (32 to 32)"
+    assert held["worth"]["gem"]["hmcl_mr"]["text"] == "32 (32 to 32)"
     assert held["records"]["gem: 12"]["immediate"] == [[None, None]]
     lines = (out / "replay_budget.md").read_text().split("\n")
-    assert "| gem | 32 (32 to 32) | 32 (32 to 32) | 32 (32 to 32) |" in lines
-    assert "| gem | 64 | 53.33 % | gem | 33.75 ± 0.35 | 0.00 ± 0.00 |" in lines
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert ["gem", *["32 (32 to 32)"] * 3] in rows
+    assert ["gem", "64", "53.33 %", "gem", "33.75 ± 0.35", "0.00 ± 0.00"] in rows
     assert {path.suffix for path in out.iterdir()} == {".json", ".md", ".png", ".svg"}
     with pytest.raises(SystemExit, match="exists already; choose another --out"):
-        call(monkeypatch, stream, out, "--methods", "gem")
+        call(hmcl, stream, out, "--methods", "gem")
     del ran[:]
     more = ("--methods", "gem,cflat", "--pairs", "8,64", "--resume")
-    held = call(monkeypatch, stream, out, *more, "--set", "methods.gem.margin=0.2")
+    held = call(hmcl, stream, out, *more, "--set", "methods.gem.margin=0.2")
     assert ran == ["gem: 8", "gem: 64", "cflat: 0", "cflat: 8", "cflat: 64"]  # other settings
     assert held["worth"]["cflat"]["hmcl_ca"]["pairs"] == pytest.approx(32)
     with pytest.raises(SystemExit, match="is of another experiment"):
-        call(monkeypatch, stream, out, "--resume", "--set", "train.kappa=0.2")
+        call(hmcl, stream, out, "--resume", "--set", "train.kappa=0.2")
     for wrong, message in (
         (("--methods", "hmcl_ca"), "--methods must be among gem"),
         (("--pairs", "0,16"), "--pairs must be whole numbers of at least 1, got 0"),
         (("--pairs", "few"), "--pairs must be whole numbers of at least 1, got 'few'"),
     ):
         with pytest.raises(SystemExit, match=message):
-            call(monkeypatch, stream, tmp_path / "other", *wrong)
+            call(hmcl, stream, tmp_path / "other", *wrong)
 
 
 @pytest.mark.slow
-def test_every_method_runs_with_few_pairs(tmp_path, monkeypatch, stream):
+def test_every_method_runs_with_few_pairs(tmp_path, hmcl, stream):
     # One pair of each of three tasks, and a number that three does not divide.
     more = ("--pairs", "3,7", "--methods", "gem,derpp,cflat,ewc", "--set", "train.spike=1e9")
-    held = call(monkeypatch, stream, tmp_path / "out", *more)
+    held = call(hmcl, stream, tmp_path / "out", *more)
     records = held["records"]
     assert [label for label in records if ": " in label] == [
         *("gem: 3", "gem: 7", "derpp: 3", "derpp: 7", "cflat: 0", "cflat: 3", "cflat: 7"),

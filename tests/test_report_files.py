@@ -1,11 +1,9 @@
 """Reports as folders: what is written, what is never replaced, and the command lines."""
 
+import functools
 import json
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.page import macros
 from hmcl_jax.report.write import check_report, write_report
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("vanilla", "hmcl_ca")
 FIGURES = ("depth", "drift", "methods", "norms", "radial_tree", "retrieval", "stages", "training")
 
@@ -33,16 +30,6 @@ def made(tmp_path_factory):
     store = read_store(folder / "store")
     runs = make_runs(folder / "runs", store, METHODS, rng)
     return folder, store, analyse([runs], store, pictures=2)
-
-
-def command(name, *arguments):
-    return subprocess.run(
-        [sys.executable, str(EXPERIMENTS / name), *map(str, arguments)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_a_report_is_whole(made, tmp_path):
@@ -152,17 +139,9 @@ def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, und
 
 
 @pytest.fixture
-def analyse_command(monkeypatch):
-    """experiments/analyse.py, in this process."""
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    import analyse as command_line
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["analyse.py", *map(str, arguments), "--no-cache"])
-        monkeypatch.setattr(command_line, "keep_programs", lambda on: None)
-        command_line.main()
-
-    return run
+def analyse_command(hmcl):
+    """`hmcl report`, in this process."""
+    return functools.partial(hmcl, "report")
 
 
 def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypatch):
@@ -173,13 +152,13 @@ def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypa
     said = capsys.readouterr().out
     assert "There is no vanilla to compare with" in said
     assert f"wrote {out / 'report.html'}" in said.replace("\n", "")
-    with pytest.raises(SystemExit, match=f"analyse: {out} holds a report already"):
+    with pytest.raises(SystemExit, match=f"hmcl report: {out} holds a report already"):
         analyse_command(*options)
     before = (out / "analysis.json").read_text()
     analyse_command(*options, "--replace", "--anchors", "7")
     assert json.loads((out / "analysis.json").read_text())["drift"]["anchors"] == [7, 7, 7]
     assert json.loads(before)["drift"]["anchors"] == [24, 24, 24]
-    monkeypatch.setattr(sys.modules["analyse"], "analyse", None)  # refused before that
+    monkeypatch.setattr("hmcl_jax.cli.report.analyse", None)  # refused before that
     with pytest.raises(SystemExit, match=r"--seed must be one of \[3, 5\], got 4"):
         analyse_command(*options, "--replace", "--seed", "4")
 
@@ -187,7 +166,7 @@ def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypa
 def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undrawn, capsys):
     folder, _, _ = made
     new = tmp_path / "new"
-    wrong = "The store of .* is not where it was: --stream must be pocket, .* got 'nowhere'"
+    wrong = "The store of .* has moved: --stream must be pocket, .* got 'nowhere'"
     with pytest.raises(SystemExit, match=wrong):
         analyse_command(folder / "runs", "--out", new)
     with pytest.raises(SystemExit, match="over another store"):
@@ -219,14 +198,26 @@ def test_without_a_package_of_the_extra_nothing_is_begun(tmp_path, monkeypatch, 
         check_report(tmp_path / "report")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a", "b"], "--out is needed for several RUNs"),
+        (["a", "--formats", "gif"], "--formats must be some of png, pdf, svg, got 'gif'"),
+        (["a", "--anchors", "0"], "--anchors must be at least 1, got 0"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, said, analyse_command, capsys):
+    with pytest.raises(SystemExit):
+        analyse_command(*arguments)
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.slow
-def test_a_run_with_a_report(tmp_path, rng):
+def test_a_run_with_a_report(tmp_path, hmcl):
     store = small_store(tasks=2)
     write_store(tmp_path / "store", store.tasks, name="s", backbone="b", K=10.0, tau=0.1)
     options = ["--stream", tmp_path / "store", "--out", tmp_path / "runs", "--methods", "vanilla"]
-    options += ["--seeds", "1", "--set", "train.batch=16", "--report", "--no-cache"]
-    done = command("run_stream.py", *options)
-    assert done.returncode == 0, done.stderr[-2000:]
+    options += ["--seeds", "1", "--set", "train.batch=16", "--report"]
+    hmcl("run", *options)
     assert (tmp_path / "runs" / "report" / "report.html").is_file()
-    done = command("run_stream.py", *options, "--resume")
-    assert done.returncode == 0, done.stderr[-2000:]
+    hmcl("run", *options, "--resume")

@@ -2,64 +2,54 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from paper_stores import hmcl16_store, modalities_store
+from reproducing import BROKEN, FEW, MINE, SMALL, call, haste, result
 
-from hmcl_jax.continual import ConfigError, TrainConfig, evaluate, pairs
+from hmcl_jax.continual import ConfigError, TrainConfig, feed, scoring
 from hmcl_jax.data.store import read_store
+from hmcl_jax.evaluation.drift import Drift, Norms
+from paper import measured
+from paper.claims import Check, Verdict, judge
+from paper.compare import Cell, grid, side_by_side, written
+from paper.measured import Inputs, make_tables, protected_ranks
+from paper.page import Section, as_json, html, markdown, verdict_rows
+from paper.plan import NAMES, about_of, read_item, unique
+from paper.published import Number, read_tables
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from paper.claims import judge  # noqa: E402
-from paper.compare import Cell, beside, cell_text, grid, markdown, written  # noqa: E402
-from paper.measured import protected_ranks  # noqa: E402
-from paper.page import html  # noqa: E402
-from paper.plan import NAMES, about_of, known_streams, read_item, streams_of  # noqa: E402
-from paper.runs import run_jobs, unique  # noqa: E402
-from paper.tables import Number, read_tables  # noqa: E402
-from paper.views import Found, make_tables  # noqa: E402
-from paper_stores import hmcl16_store, modalities_store  # noqa: E402
-from reproducing import (  # noqa: E402
-    BROKEN,
-    FEW,
-    HASTE,
-    MINE,
-    SMALL,
-    call,
-    haste,
-    result,
-)
-
 # The paper's "Reproducibility Notes", typed here a second time: rho, beta, k_min.
 NOTES = {
     "meru-l": {"hmcl_mr": (0.60, 0.14, 8), "hmcl_ca": (0.65, 0.13, 8)},
     "meru-b": {"hmcl_mr": (0.70, 0.075, 8), "hmcl_ca": (0.70, 0.075, 11)},
     "hycoclip-b": {"hmcl_mr": (0.80, 0.125, 8), "hmcl_ca": (0.75, 0.15, 1)},
 }
+ABOUT = {"lead": "Lead.", "versions": {"jax": "1"}, "stores": {"meru-b": "abc"}, "elsewhere": []}
+ABOUT["inconsistencies"] = [{"where": "w", "says": "s.", "but": "b."}]
 
 
 def settings_of(job):
-    s = job.settings
-    return s["variance"], s["beta"], s["min_rank"]
+    return tuple(job.settings[name] for name in ("variance", "beta", "min_rank"))
 
 
-@pytest.mark.parametrize("stream", NOTES)
-def test_main_has_the_papers_settings(stream):
-    jobs = read_item("main", stream).jobs["canonical"]
-    assert list(jobs) == ["vanilla", "ewc", "gem", "cflat", "dns", "hmcl_mr", "hmcl_ca"]
-    assert {m: settings_of(jobs[m]) for m in NOTES[stream]} == NOTES[stream]
-    assert jobs["hmcl_ca"].settings.get("beta_retrieval") == (0.2 if stream == "meru-b" else None)
-    assert jobs["ewc"].settings == {"coefficient": 1e-4, "memory": 512}
-    assert jobs["gem"].settings == {"margin": 0.5, "memory": 512}
-    cflat = {"power": 1.0, "memory": 512, "rho": 0.2, "coefficient": 0.2}
-    assert jobs["cflat"].settings == cflat
-    for job in jobs.values():
-        assert job.seeds == (42, 123, 456, 789, 1024)
-        assert job.train == TrainConfig()
+def test_main_has_the_papers_settings():
+    for stream, notes in NOTES.items():
+        jobs = read_item("main", stream).jobs["canonical"]
+        assert list(jobs) == ["vanilla", "ewc", "gem", "cflat", "dns", "hmcl_mr", "hmcl_ca"]
+        assert {m: settings_of(jobs[m]) for m in notes} == notes
+        beta = jobs["hmcl_ca"].settings.get("beta_retrieval")
+        assert beta == (0.2 if stream == "meru-b" else None)
+        assert jobs["ewc"].settings == {"coefficient": 1e-4, "memory": 512}
+        assert jobs["gem"].settings == {"margin": 0.5, "memory": 512}
+        cflat = {"power": 1.0, "memory": 512, "rho": 0.2, "coefficient": 0.2}
+        assert jobs["cflat"].settings == cflat
+        for job in jobs.values():
+            assert job.seeds == (42, 123, 456, 789, 1024)
+            assert job.train == TrainConfig()
     config = TrainConfig()
     assert (config.batch, config.weight_decay, config.entailment_weight) == (1024, 0.0, 0.2)
     assert (config.classification.epochs, config.classification.learning_rate) == (10, 5e-4)
@@ -79,25 +69,21 @@ def test_other_configs_have_the_settings_of_main():
         base = main["hmcl_mr" if label.startswith("mr") else "hmcl_ca"]
         if label != "vanilla":
             assert settings_of(base)[0::2] == (job.settings["variance"], job.settings["min_rank"])
-    for stream in ("meru-l", "meru-b", "hycoclip-b"):
+    for stream, notes in NOTES.items():
         jobs = read_item("modalities", f"{stream}-modalities").jobs["canonical"]
-        for label in ("hmcl_mr", "hmcl_ca"):
-            rho, _, least = NOTES[stream][label]
+        for label, (rho, _, least) in notes.items():
             assert settings_of(jobs[label]) == (rho, 0.015, least)
         assert jobs["vanilla"].seeds == (42, 123, 456)
 
 
-@pytest.mark.parametrize("stream", ["hycoclip-b", "pocket"])
-def test_tables_share_runs(stream):
-    items = [read_item(n, stream) for n in NAMES if stream in (*about_of(n)["streams"], "pocket")
-             and about_of(n)["pocket"] == "pocket"]  # fmt: skip
-    asked = sum(len(item.needed) for item in items)
+def test_tables_share_runs():
+    stream = "hycoclip-b"
+    items = [read_item(n, stream) for n in NAMES if stream in about_of(n)["streams"]]
     jobs = unique(items)
-    assert len(jobs) < 0.65 * asked
+    assert len(jobs) < 0.65 * sum(len(item.needed) for item in items)
     by_name = {item.name: item.jobs.get("canonical", {}) for item in items}
     main, decay = by_name["main"], by_name["decay"]
     assert decay["vanilla_decay_0"].folder == main["vanilla"].folder
-    assert decay["hmcl_ca_decay_0"].folder == main["hmcl_ca"].folder
     assert decay["mr_pre_decay_0"].folder == by_name["placement"]["mr_pre"].folder
     assert decay["vanilla_decay_1e-2"].folder != main["vanilla"].folder
     assert decay["vanilla_decay_1e-2"].train.weight_decay == 1e-2
@@ -107,6 +93,15 @@ def test_tables_share_runs(stream):
         assert read_item("main", stream, **change).jobs["canonical"]["vanilla"].folder not in jobs
     chosen = about_of("pullback", stream)["chosen"]
     assert by_name["pullback"][chosen].folder == main["hmcl_mr"].folder
+
+
+def test_settings_of_an_added_method_are_kept():
+    plain, given = (
+        read_item("main", "pocket", overrides, ["agem"]).jobs["canonical"]["agem"]
+        for overrides in ([], ["methods.agem.memory=64"])
+    )
+    assert dict(given.settings) == {"memory": 64}
+    assert plain.folder != given.folder
 
 
 def test_every_config_reads_for_its_streams_and_says_how_it_is_run():
@@ -122,17 +117,13 @@ def test_every_config_reads_for_its_streams_and_says_how_it_is_run():
         about_of("mian")
 
 
-def test_streams_that_are_missing_are_named():
-    there, missing = streams_of("main", {"meru-b": "somewhere"}, pocket=False)
-    assert (there, missing) == (["meru-b"], ["meru-l", "hycoclip-b"])
-    assert streams_of("modalities", {}, pocket=True) == (["pocket-modalities"], [])
-    assert "hycoclip-b-modalities" in known_streams()
+# Tables from results
 
 
 def shown(name, results, stream="pocket", about=()):
     item = read_item(name, stream)
-    item = type(item)(name, stream, {**item.about, **dict(about)}, item.jobs)
-    return make_tables(Found(item, None, {"canonical": results}, Path()))
+    item = dataclasses.replace(item, about={**item.about, **dict(about)})
+    return make_tables(Inputs(item, None, {"canonical": results}, Path()))
 
 
 def means(table, block, method):
@@ -142,15 +133,16 @@ def means(table, block, method):
 def test_columns_and_tasks_from_results():
     made = {"vanilla": result([40, 20, 60], [50, 30, 60])}
     (table,) = shown("main", made)
-    found = means(table, "pocket", "vanilla")
     # The second seed is one point higher at the end; the last task has no backward transfer.
-    assert found["Acc"] == 30.5
-    assert found["R@5"] == 60.5
-    assert found["Overall"] == 40.5
-    assert found["BWT"] == (-9.5 - 9.5 + 0) / 3
+    expected = {"Acc": 30.5, "R@5": 60.5, "Overall": 40.5, "BWT": (-9.5 - 9.5 + 0) / 3}
+    found = means(table, "pocket", "vanilla")
+    assert {name: found[name] for name in expected} == expected
     assert table.blocks["pocket"]["vanilla"]["Overall"].std == pytest.approx(0.5**0.5)
     (table,) = shown("per_task", made)
     assert means(table, "pocket", "vanilla") == {"t0": 40.5, "t1": 20.5, "t2": 60.5}
+    (table,) = shown("retrieval", {"vanilla": result([1, 1, 1], [1, 1, 1])}, "pocket-modalities")
+    found = means(table, "pocket-modalities", "vanilla")
+    assert (found["t2 T2I R@5"], found["t2 I2T R@10"], len(found)) == (5, 20, 6)
 
 
 def test_stages_are_judged_by_how_far_scores_are_off_in_either_direction():
@@ -170,14 +162,6 @@ def test_stages_are_judged_by_how_far_scores_are_off_in_either_direction():
     assert judge(signed) == []
 
 
-def test_retrieval_in_both_directions():
-    (table,) = shown("retrieval", {"vanilla": result([1, 1, 1], [1, 1, 1])}, "pocket-modalities")
-    found = means(table, "pocket-modalities", "vanilla")
-    assert found["t2 T2I R@5"] == 5
-    assert found["t2 I2T R@10"] == 20
-    assert len(found) == 6
-
-
 def test_placement_decay_and_pullback():
     one, other = result([40, 20, 60], [50, 30, 60]), result([30, 10, 75], [50, 30, 75])
     (table,) = shown("placement", {"vanilla": one}, about={"task": "t1"})
@@ -188,87 +172,90 @@ def test_placement_decay_and_pullback():
     assert means(kinds, "pocket", "vanilla") == {"BWT_A": -9.5, "BWT_R5": 0}
     assert list(table.blocks) == ["decay-0", "decay-1e-4"]
     assert means(table, "decay-1e-4", "vanilla")["Overall"] == 38 + 1 / 3 + 0.5
-    about = {"task": "t1"}
-    made = shown("pullback", {"mr_beta_0050": one, "mr_beta_0080": other}, about=about)
+    labels = [about_of("pullback", "pocket")[name] for name in ("chosen", "stronger")]
+    made = shown("pullback", dict(zip(labels, (one, other), strict=True)), about={"task": "t1"})
     table, retained, sweep = made
     found = means(table, "pocket", "weaker")
     assert found["R@5"] == 100 * ((60 - 75) / 75 + (61 - 76) / 76) / 2
     assert found["Acc"] == 100 * ((30 - 20) / 20 + (31 - 21) / 21) / 2
-    assert list(sweep.blocks["pocket"]) == ["mr_beta_0050", "mr_beta_0080"]
+    assert list(sweep.blocks["pocket"]) == labels
     assert means(retained, "pocket", "weaker") == {"BWT": (-9.5 - 9.5) / 3, "task": 20.5}
     assert means(retained, "pocket", "stronger") == {"BWT": (-19.5 - 19.5) / 3, "task": 10.5}
     (worse,) = judge(retained)
     assert not worse.holds  # here the weaker one retains more
-    with pytest.raises(ConfigError, match="no task 'qd-animals'"):
-        shown("pullback", {"mr_beta_0050": one, "mr_beta_0080": other})
 
 
-def test_a_claim_that_fails_says_so_with_numbers_and_seeds():
-    made = {name: result([40, 20, 60], [50, 30, 60]) for name in ("vanilla", "gem")}
-    made |= {name: result([45, 25, 59], [45, 25, 59]) for name in ("hmcl_mr", "hmcl_ca")}
-    (table,) = shown("main", made)
-    verdicts = {verdict.claim: verdict for verdict in judge(table)}
-    lost = verdicts["Both variants beat every baseline in Acc, R@5 and Overall"]
-    assert not lost.holds
-    assert lost.count == "8 of 12"
-    assert "not: hmcl_mr vs vanilla, R@5: 59.50 against 60.50 (0 of 2 seeds)" in lost.numbers()
-    best = verdicts["HMCL_CA has the best Overall on every backbone"]
-    assert not best.holds  # it only equals hmcl_mr
+def test_times_are_medians_and_may_not_settle_the_claim(tmp_path, monkeypatch):
+    seconds = {"vanilla": [1.0, 2.0, 9.0], "hmcl_mr": [1.0, 2.1, 8.0], "hmcl_ca": [1.05, 2.4, 9.0]}
+    asked = []
+    monkeypatch.setattr(measured, "fit_times", lambda *a, **k: asked.append(k) or seconds)
+    inputs = Inputs(read_item("time", "pocket"), SimpleNamespace(fingerprint="abc"), {}, tmp_path)
+    (table,) = make_tables(inputs)
+    mr, ca = (table.blocks["pocket"][m] for m in ("hmcl_mr", "hmcl_ca"))
+    assert (mr["seconds"].mean, mr["ratio"].mean, ca["ratio"].mean) == (2.1, 1.05, 1.2)
+    assert mr["ratio"].values == pytest.approx((1.0, 1.05, 8 / 9))
+    (verdict,) = judge(table)
+    assert verdict.holds is None
+    expected = "hmcl_ca, times vanilla: 1.20 (1.00 to 1.20 in 3 repeats) against 1.10"
+    assert expected in verdict.numbers()
+    assert make_tables(inputs) == [table]  # all repeats are kept, and not measured again
+    assert asked == [{"seed": 42, "stage": 3, "repeats": 9}]
 
 
-def test_inside_means_two_of_the_papers_deviations():
-    paper = Number(40.0, 0.5, 1e-3)
-    near, far = (Cell("b", "m", "c", Number(x, 0.1), paper, True) for x in (40.99, 38.9))
-    assert near.inside is True
-    assert far.inside is False
-    assert cell_text(near) == "40.990 ± 0.100<br>paper 40.000 ± 0.500, +0.990 inside"
-    assert cell_text(far).endswith("-1.100 **outside**")
-    elsewhere = Cell("b", "m", "c", Number(38.9, 0.1), paper, False)
-    assert elsewhere.inside is None
-    assert "side" not in cell_text(elsewhere)
-    assert Cell("b", "m", "c", Number(38.9), Number(40.0), True).inside is None
+@pytest.fixture
+def drifted(monkeypatch):
+    """The tables of drift or norms, from numbers of two old tasks and two seeds."""
+
+    def tables(name, methods, seeds=(42, 1024)):
+        vanilla = np.full((2, 2, 4), 10.0)
+        mr, ca = vanilla * [0.1, 0.2, 0.3, 0.4], vanilla * [0.05, 0.1, 0.2, 0.5]
+        mr[1] *= 2  # on the second seed
+        ratios = [[[0.8, 0.8, 0.95, 0.95]] * 2, [[1, 1, 0.95, 0.95], [1, 1, 0.85, 0.85]]]
+        found = Drift(
+            methods=methods,
+            seeds=(42, 1024),
+            tasks=("a", "b"),
+            kinds=("classification",) * 2,
+            anchors=(2, 2),
+            values=np.array([vanilla, mr, ca]),
+            cones=np.zeros((3, 2, 2, 6)),
+            norms={"text": Norms(np.array([0, 0, 1, 1]), np.ones((2, 2, 4)), np.array(ratios))},
+        )
+        monkeypatch.setattr(measured, "measured_drift", lambda *a: found)
+        rows = dict.fromkeys(methods, SimpleNamespace(seeds=seeds))
+        inputs = Inputs(read_item(name, "pocket"), None, {"canonical": rows}, Path())
+        return make_tables(inputs)
+
+    return tables
 
 
-def test_numbers_are_written_with_the_papers_digits():
-    printed = Number(0.7869, None, 1e-4)
-    assert written(Number(0.5, 0.01), printed) == "0.5000 ± 0.0100"
-    assert written(Number(15.0, 0.44)) == "15.00 ± 0.44"
-    assert written(Number(15.0)) == "15"
-    assert written(Number(1.06, 0.0012)) == "1.060 ± 0.001"
-    assert written(Number(6.1e-5), Number(6.1e-5, None, 1e-6)) == "6.1e-05"
-    assert written(None) == "-"
+def test_reductions_of_drift_are_means_over_seeds_with_the_least_of_all(drifted):
+    methods = ("vanilla", "hmcl_mr", "hmcl_ca")
+    _, alone = drifted("drift", methods, seeds=(1024,))  # the other seed was stopped
+    assert alone.blocks["pocket"]["hmcl_mr"]["radial"].values == pytest.approx((80,))
+    tests, table = drifted("drift", methods)
+    assert tests.blocks["radial"]["hmcl_mr"]["lower"].mean == 2
+    rows = table.blocks["pocket"]
+    assert rows["hmcl_mr"]["radial"].values == pytest.approx((90, 80))
+    assert rows["hmcl_ca"]["paired_distance"].mean == pytest.approx(50)
+    assert rows["both"]["least"].values == pytest.approx((50, 20))
+    assert rows["both"]["most"].values == pytest.approx((95, 95))
+    far, less = judge(table)
+    assert (far.count, less.count) == ("3 of 8", "4 of 4")
+    assert "hmcl_mr, angular, percent less: 70.00 against 81.20 (0 of 2 seeds)" in far.numbers()
 
 
-def test_other_data_have_no_papers_number_for_tasks_of_the_same_name():
-    paper = read_tables()["tab:supp_extended_per_task"]
-    row = {"mnist": Number(40.0, 1.0), "flags": Number(7.0, 1.0)}
-    ours = dataclasses.replace(paper, columns=tuple(row), blocks={"pocket": {"vanilla": row}})
-    cells = beside(ours, paper, "hycoclip-b", same=False)
-    assert [(cell.column, cell.paper) for cell in cells] == [("mnist", None), ("flags", None)]
-
-
-def test_a_page_shows_both_numbers_and_what_is_missing():
-    paper = read_tables()["tab:main_results16"]
-    made = {"vanilla": result([40, 20, 60], [50, 30, 60])}
-    (table,) = shown("main", made, "meru-b")
-    cells = beside(table, paper, "hycoclip-b", same=True)
-    rows = grid(cells, "meru-b")
-    assert rows[0] == ["", *paper.columns]
-    assert [row[0] for row in rows[1:]] == ["vanilla", *list(paper.blocks["meru-b"])[1:]]
-    assert rows[1][5].startswith("40.500 ± 0.707<br>paper 41.727 ± 0.222, -1.227 **outside**")
-    assert rows[2][5] == "-<br>paper 41.909 ± 0.190"
-    section = {"title": "Main", "stream": "meru-b", "tables": [(table, cells)], "how": "How."}
-    gone = {"title": "Drift", "stream": "meru-l", "missing": "it needs --store meru-l=PATH."}
-    about = {"lead": "Lead.", "inconsistencies": [{"where": "w", "says": "s.", "but": "b."}]}
-    about |= {"versions": {"jax": "1"}, "stores": {"meru-b": "abc"}}
-    section["maps"], section["tasks"] = {"vanilla": np.array([[0.0, -20.0]] * 2)}, ["t0", "t1"]
-    shown_in = html([section, gone], about)
-    for part in ("41.727", "Not made: it needs --store meru-l=PATH.", "t0, t1", "outside"):
-        assert part in shown_in
-    assert "**" not in shown_in.partition("<body")[2].partition("<script")[0]
-    page = markdown([section, gone], about)
-    for part in ("41.727", "Not made: it needs --store meru-l=PATH.", "- w. s. But: b."):
-        assert part in page
+def test_tasks_are_counted_by_the_median_of_their_norms(drifted):
+    table, tasks = drifted("norms", ("vanilla", "hmcl_mr"))
+    assert table.blocks["pocket"]["vanilla"]["text"].mean == pytest.approx(0.875)
+    rows = tasks.blocks["pocket"]
+    counts = {name: number.values for name, number in rows["vanilla"].items()}
+    assert counts == {"text tasks": (2, 2), "text below 1": (2, 2), "text below 0.9": (1, 1)}
+    assert rows["hmcl_mr"]["text below 1"].values == (1, 1)
+    assert rows["hmcl_mr"]["text below 0.9"].values == (0, 1)
+    shrinks, kept = judge(tasks)
+    assert shrinks.holds
+    assert kept.numbers() == "not: hmcl_mr, tasks, text below 0.9: 0.50 against 0 (1 of 2 seeds)"
 
 
 def test_ranks_are_those_of_the_features(tmp_path):
@@ -287,6 +274,90 @@ def test_ranks_are_those_of_the_features(tmp_path):
     assert len(found["text"]) == 15
 
 
+# The page
+
+
+def test_inside_means_two_of_the_papers_deviations():
+    paper = Number(40.0, 0.5, 1e-3)
+    near, far = (Cell("b", "m", "c", Number(x, 0.1), paper, True) for x in (40.99, 38.9))
+    assert (near.inside, far.inside) == (True, False)
+    assert str(near) == "40.990 ± 0.100 (paper 40.000 ± 0.500, +0.990 inside)"
+    assert str(far).endswith("-1.100 **outside**)")
+    elsewhere = Cell("b", "m", "c", Number(38.9, 0.1), paper, False)
+    assert elsewhere.inside is None
+    assert "side" not in str(elsewhere)
+    assert Cell("b", "m", "c", Number(38.9), Number(40.0), True).inside is None
+
+
+def test_numbers_are_written_with_the_papers_digits():
+    printed = Number(0.7869, None, 1e-4)
+    assert written(Number(0.5, 0.01), printed) == "0.5000 ± 0.0100"
+    assert written(Number(15.0, 0.44)) == "15.00 ± 0.44"
+    assert written(Number(15.0)) == "15"
+    assert written(Number(1.06, 0.0012)) == "1.060 ± 0.001"
+    assert written(Number(6.1e-5), Number(6.1e-5, None, 1e-6)) == "6.1e-05"
+    assert written(None) == "-"
+
+
+def test_other_data_have_no_papers_number_for_tasks_of_the_same_name():
+    paper = read_tables()["tab:supp_extended_per_task"]
+    row = {"mnist": Number(40.0, 1.0), "flags": Number(7.0, 1.0)}
+    ours = dataclasses.replace(paper, columns=tuple(row), blocks={"pocket": {"vanilla": row}})
+    cells = side_by_side(ours, paper, "hycoclip-b", same=False)
+    assert [(cell.column, cell.paper) for cell in cells] == [("mnist", None), ("flags", None)]
+
+
+def test_a_page_shows_both_numbers_and_what_is_missing():
+    paper = read_tables()["tab:main_results16"]
+    (table,) = shown("main", {"vanilla": result([40, 20, 60], [50, 30, 60])}, "meru-b")
+    cells = side_by_side(table, paper, "hycoclip-b", same=True)
+    rows = grid(cells, "meru-b")
+    assert rows[0] == ["", *paper.columns]
+    assert [row[0] for row in rows[1:]] == ["vanilla", *list(paper.blocks["meru-b"])[1:]]
+    assert rows[1][5].startswith("40.500 ± 0.707 (paper 41.727 ± 0.222, -1.227 **outside**")
+    assert rows[2][5] == "- (paper 41.909 ± 0.190)"
+    maps = {"vanilla": np.array([[np.nan, -20.0]] * 2)}
+    made = Section("main", "Main <b>", "meru-b", tables=((table, cells),), how="How.", maps=maps,
+                   tasks=("t0", "t1"))  # fmt: skip
+    gone = Section("drift", "Drift", "meru-l", "it needs --store meru-l=PATH.")
+    text, page = markdown([made, gone], ABOUT), html([made, gone], ABOUT)
+    for part in ("41.727", "Not made: it needs --store meru-l=PATH.", "-20.0", "outside"):
+        assert part in text
+        assert part in page
+    assert "| w | s. | b. |" in [" ".join(line.split()) for line in text.splitlines()]
+    body = page.partition("<body")[2]
+    assert "**" not in body
+    assert "<b>" not in body
+    assert 'style="background: rgba(214, 39, 40, 0.20)">-20.0</td>' in body
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_all_three_verdicts_and_their_counts_are_shown_everywhere():
+    def verdict(claim, block, holds):
+        return Verdict(claim, "RQ1", block, (Check(f"numbers of {block}", holds),))
+
+    found = [verdict("first", "a", True), verdict("first", "b", True), verdict("second", "a", True)]
+    found += [verdict("second", "b", False), verdict("third", "a", None)]
+    section = Section("main", "Main", "s", verdicts=tuple(found[:2]))
+    sections = [section, dataclasses.replace(section, verdicts=tuple(found[2:]))]
+    words = ["holds", "holds", "holds", "**does not hold**", "**not settled**"]
+    assert [row[2] for row in verdict_rows(found)[1:]] == words
+    for page in (markdown(sections, ABOUT), html(sections, ABOUT)):
+        assert (
+            "Of 3 claims 1 hold wherever they were checked, 1 do not hold; not settled: 1." in page
+        )
+        assert "Of 5 verdicts, each of one claim" in page
+        assert "3 say: holds." in page
+        assert "not settled: numbers of a" in page
+    data = json.loads(as_json(sections, ABOUT))
+    assert [c["verdict"] for c in data["claims"]] == ["holds", "does not hold", "not settled"]
+    states = [v["holds"] for s in data["sections"] for v in s["verdicts"]]
+    assert states == [True] * 3 + [False, None]
+
+
+# The command
+
+
 def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, capsys, known_methods):
     store = modalities_store(tmp_path / "store", "meru-l", only=FEW, **SMALL)
     mine = tmp_path / "mine.py"
@@ -297,22 +368,17 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
     assert "5 runs, about" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     call(monkeypatch, *arguments)
-    told = capsys.readouterr().out
-    assert "not made: modalities on meru-b-modalities, hycoclip-b-modalities: it needs" in told
+    printed = capsys.readouterr().out
+    assert "not made: modalities on meru-b-modalities, hycoclip-b-modalities: it needs" in printed
+    assert "Without broken: broken failed: ValueError: so it is (mine.py, line" in printed
     page = (tmp_path / "out" / "reproduction.md").read_text()
     assert "36.327" in (tmp_path / "out" / "reproduction.html").read_text()
     assert page.count("halved") >= 2
-    assert "paper 36.327 ± 0.064" in page
-    assert "Without broken: broken failed: ValueError: so it is (mine.py, line" in page
-    assert "Without broken: broken failed: ValueError: so it is" in told
+    assert "(paper 36.327 ± 0.064" in page
     data = json.loads((tmp_path / "out" / "reproduction.json").read_text())
     first, second = (s for s in data["sections"] if "missing" not in s)
-    assert {cell["method"] for cell in first["cells"]} == {
-        "vanilla",
-        "hmcl_mr",
-        "hmcl_ca",
-        "halved",
-    }
+    methods = {"vanilla", "hmcl_mr", "hmcl_ca", "halved"}
+    assert {cell["method"] for cell in first["cells"]} == methods
     assert any(cell["method"] == "halved" and cell["ours"] for cell in second["cells"])
     assert all(len(c["ours"]["values"]) == 2 for c in first["cells"] if c["ours"])
     assert first["verdicts"]
@@ -326,50 +392,11 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
     assert again["sections"] == data["sections"]
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path):
-    store = read_store(modalities_store(tmp_path / "store", "meru-l", only=FEW, **SMALL))
-    item = read_item("modalities", "meru-l-modalities", HASTE, seeds=[42])
-    jobs = {f: j for f, j in unique([item]).items() if j.method == "vanilla"}
-    stores, seen = {"meru-l-modalities": store}, []
-
-    def stop(event):
-        if event.kind == "scores" and event.number == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs, stores, tmp_path / "out", stop)
-    results, failures = run_jobs(jobs, stores, tmp_path / "out", seen.append)
-    assert not failures
-    assert [event.number for event in seen if event.kind == "task"] == list(range(1, 2))
-    assert np.isfinite(next(iter(results.values())).scores[0, -1]).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["main", "--store", "meru-x=p"], "--store is written NAME=PATH"),
-        (["main", "--store", "meru-l"], "--store is written NAME=PATH"),
-        (["main", "--store", "meru-l=nowhere"], "--store meru-l=nowhere: there is nothing at"),
-        (["main", "--store", "meru-l=pocket"], "--store meru-l=pocket: there is nothing at"),
-        (["orders", "--store", "meru-l=p"], "it needs --store hycoclip-b=PATH"),
-        (["mian", "--stream", "pocket"], "NAME must be one of main"),
-        (["main", "--stream", "pocket", "--seeds", "a"], "--seeds must be whole numbers"),
-        (["main", "--stream", "pocket", "--set", "train.bath=3"], "bath is not a setting"),
-        (["main", "--stream", "pocket", "--method-file", "no.py"], "must be a Python file"),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_written(tmp_path, monkeypatch, arguments, message):
-    with pytest.raises(SystemExit) as stopped:
-        call(monkeypatch, *arguments, "--out", tmp_path / "out")
-    assert message in str(stopped.value)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.fixture
 def few_programs(monkeypatch):
     """Pads all tasks to one size: those of a kind share a program, and compiling is what costs."""
-    monkeypatch.setattr(pairs, "capacity", lambda rows: 16384)
-    for module in (pairs, evaluate):
+    monkeypatch.setattr(feed, "row_capacity", lambda rows: 16384)
+    for module in (feed, scoring):
         monkeypatch.setattr(module, "class_capacity", lambda classes: 1024)
 
 
@@ -397,12 +424,3 @@ def test_every_config_runs_to_its_table_on_stores_of_the_papers_layout(
         if section["name"] not in ("ranks", "time"):
             alone = [c for c in section["cells"] if c["paper"] and not c["ours"]]
             assert not alone, (section["name"], alone[:3])
-
-
-def test_settings_of_an_added_method_are_kept():
-    plain, given = (
-        read_item("main", "pocket", overrides, ["agem"]).jobs["canonical"]["agem"]
-        for overrides in ([], ["methods.agem.memory=64"])
-    )
-    assert dict(given.settings) == {"memory": 64}
-    assert plain.folder != given.folder

@@ -18,9 +18,7 @@ from hmcl_jax.data.store import Store, StoreError, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.evaluation import is_complete
 from hmcl_jax.report import check_results, columns, latex_table, markdown_table, write_results
-from hmcl_jax.report.progress import ProgressView
 
-ROOT = Path(__file__).parent.parent
 FAST = TrainConfig(
     classification=Schedule(3, 0.02), retrieval=Schedule(2, 0.02), batch=32, seed_axis="map"
 )
@@ -125,22 +123,6 @@ def test_heads_are_made_when_a_modality_appears(method, tmp_path):
         first_two = run_stream(*decaying, order=["task1", "task2"])[method]
         assert same(first_two.heads["audio"], whole.heads["audio"])
         assert not same(whole.heads["text"], result.heads["text"])
-
-
-def test_results_that_another_process_wrote_meanwhile_are_kept(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    import run_stream as command_line
-
-    def runs(*arguments, **options):
-        (tmp_path / "results.json").write_text('{"methods": {"theirs": {}}}')
-        return {}
-
-    monkeypatch.setattr(command_line, "run_stream", runs)
-    arguments = ["--stream", "pocket", "--methods", "vanilla", "--out", str(tmp_path), "--no-cache"]
-    monkeypatch.setattr(sys, "argv", ["run_stream.py", *arguments])
-    with pytest.raises(SystemExit, match="also holds theirs, which would be lost"):
-        command_line.main()
-    assert "theirs" in (tmp_path / "results.json").read_text()
 
 
 @pytest.mark.slow
@@ -294,18 +276,9 @@ def test_tables_and_files(tmp_path):
     assert found["versions"]["jax"] == jax.__version__
 
 
-def test_progress_is_plain_lines_without_a_terminal(capsys):
-    with ProgressView(("vanilla",)) as view:
-        run_stream(small(), ["vanilla"], [0], FAST, listener=view)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert "vanilla: task 3/3 task3 done" in lines[-1]
-    assert "\x1b" not in "".join(lines)
-
-
 def command(store: Path, out: Path, *more: str) -> list[str]:
     return [
-        *(sys.executable, str(ROOT / "experiments" / "run_stream.py"), "--stream", str(store)),
+        *(sys.executable, "-m", "hmcl_jax", "run", "--stream", str(store)),
         *("--seeds", "0,1", "--out", str(out), "--set", "train.batch=32", "--no-cache"),
         *("--set", "train.classification={epochs=3, learning_rate=0.02}", *more),
     ]
@@ -323,31 +296,6 @@ def on_disk(tmp_path):
 def run(arguments: list[str]) -> subprocess.CompletedProcess:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.run(arguments, capture_output=True, text=True, env=environment)
-
-
-def test_the_command(on_disk, tmp_path):
-    done = run(command(on_disk, tmp_path / "out", "--methods", "vanilla"))
-    assert done.returncode == 0, done.stderr
-    assert "| vanilla |" in done.stdout
-    assert (tmp_path / "out" / "table.md").exists()
-    again = run(command(on_disk, tmp_path / "out", "--methods", "vanilla"))
-    assert again.returncode == 1
-    assert "--resume" in again.stderr
-    assert "Traceback" not in again.stderr
-    for bad, said in (
-        (["--methods", ""], "--methods must be names separated by commas, got ''"),
-        (["--seeds", ","], "--seeds must be whole numbers, got ','"),
-        (
-            ["--stream", ""],
-            "--stream must be pocket, pocket-modalities or the path of a store, got ''",
-        ),
-        (["--out", ""], "--out is needed"),
-    ):
-        refused = run(command(on_disk, tmp_path / "other", *bad))
-        assert refused.returncode != 0
-        assert said in refused.stderr
-        assert "Traceback" not in refused.stderr
-        assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow

@@ -1,28 +1,38 @@
-"""The choice of settings: one seed, one rule, and then the other seeds without looking back."""
+"""`hmcl select`: grids, the rule, what is written, and how it continues."""
 
 import json
-import sys
+import math
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from hmcl_jax.continual import ConfigError, run_stream
+from hmcl_jax.cli import records, select
+from hmcl_jax.continual import METHODS, ConfigError, run_stream
 from hmcl_jax.continual.experiment import read_experiment
 from hmcl_jax.data.store import read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import columns
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "experiments"))
-
-import select_settings  # noqa: E402
-
-HASTE = [
-    "train.classification.epochs=2",
-    "train.classification.learning_rate=0.02",
-    "seeds=[0, 42]",
-]
-GRIDS = ["variance=0.5,0.99", "min_rank=1,4"]
+CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
+HASTE = ["train.classification.epochs=2", "train.batch=64"]
+GRIDS = """
+points = 4
+[grids.vanilla]
+[grids.hmcl_mr]
+variance = [0.5, 0.99]
+beta = [0.0, 0.5]
+[grids.turn]
+method = "hmcl_ca"
+span = "protected"
+beta = [0.0, 0.1]
+[grids.turn_ambient]
+method = "hmcl_ca"
+row = "turn"
+span = "ambient"
+train.weight_decay = 0.1
+beta = [0.1, 0.2]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +44,39 @@ def stream(tmp_path_factory):
     return path
 
 
-def call(monkeypatch, stream, *more):
-    words = ["--stream", stream, "--method", "hmcl_mr", *more]
-    words += [word for setting in HASTE for word in ("--set", setting)]
-    words += [word for grid in GRIDS for word in ("--grid", grid)]
-    monkeypatch.setattr(sys, "argv", ["select_settings.py", *map(str, words)])
-    monkeypatch.setattr(select_settings, "keep_programs", lambda on: None)
-    select_settings.main()
+@pytest.fixture
+def call(hmcl, stream, tmp_path):
+    """Runs `hmcl select`; a file of grids unless --method is given."""
+
+    def call(*more, grids=GRIDS):
+        (tmp_path / "grids.toml").write_text(grids)
+        first = [] if "--method" in more else [tmp_path / "grids.toml"]
+        settings = [word for setting in HASTE for word in ("--set", setting)]
+        out = tmp_path / "out"
+        hmcl("select", *first, "--stream", stream, "--out", out, *settings, *more)
+        return json.loads((out / "selection.json").read_text())
+
+    return call
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The grids that are run, of which beta alone decides; 0.1 is best, and far away diverges."""
+    labels = []
+
+    def measure(bench, label, name, given, points):
+        labels.append(label)
+        assert bench.experiment.seeds == (42,)
+        best = [abs(point["beta"] - 0.1) for point in points]
+        shift = 0.5 if given.get("span") == "ambient" else 0.0
+        return {
+            "settings": records.full_settings(name, given, points),
+            "immediate": [[math.nan if gap > 0.15 else 40.0 - gap] for gap in best],
+            "forgetting": [[2.0 - shift] for _ in best],
+        }
+
+    monkeypatch.setattr(records, "measure", measure)
+    return labels
 
 
 def test_the_rule_is_the_largest_sum_and_the_first_of_equal_ones():
@@ -50,55 +86,128 @@ def test_the_rule_is_the_largest_sum_and_the_first_of_equal_ones():
         {"beta": 0.3, "Overall": 39.0, "BWT": -0.5},
         {"beta": 0.4, "Overall": None, "BWT": None},
     ]
-    assert select_settings.pick(rows)["beta"] == 0.2
-    assert select_settings.pick(rows[:1] + rows[2:])["beta"] == 0.3
-    with pytest.raises(ConfigError, match="Every point of the grid diverged"):
-        select_settings.pick(rows[3:])
+    assert select.pick(rows)["beta"] == 0.2
+    assert select.pick(rows[:1] + rows[2:])["beta"] == 0.3
+    assert select.pick(rows[3:]) == {}
 
 
-def test_all_combinations_and_what_is_no_grid():
-    found = select_settings.points(["a=1,2", "b=0.5"])
-    assert found == [{"a": 1, "b": 0.5}, {"a": 2, "b": 0.5}]
+def test_every_method_has_a_grid_and_as_many_points():
+    grids = select.read_grids(CONFIGS / "grids.toml")
+    assert {grid.given.get("method", name) for name, grid in grids.items()} == set(METHODS)
+    points = {}
+    for name, grid in grids.items():
+        settings = records.full_settings(name, grid.given, grid.points)  # refuses bad ones
+        if grid.axes:
+            points.setdefault(grid.row, []).extend(settings)
+    assert {len(own) for own in points.values()} == {24}
+    # The rows of the table are those that are chosen, with settings of a point.
+    experiment = read_experiment(CONFIGS / "baselines.toml")
+    assert {grid.row for grid in grids.values()} == set(experiment.methods)
+    for name, table in experiment.settings.items():
+        if name in points:
+            assert records.full_settings(name, table, [{}])[0] in points[name], name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("points = 4", "must hold points = NUMBER and tables"),
+        ("points = 4\nstream = 'pocket'\n[grids.vanilla]", "no more"),
+        ("points = 4\n[grids.gem]\nmargin = [0.0, 0.1]", "row gem must have 4 points, got 2"),
+        ("points = 1\n[grids.gem]\nmargin = [-1.0]", "margin must"),
+        ("points = 1\n[grids.mine]\nmargin = [1.0]", "methods must be among"),
+        ("points = 1\n[grids]\ngem = 3", "grids.gem must be a table, got 3"),
+        ("points = 1\n[grids.agem]\nrow = 'gem'", "grids.agem has nothing to choose"),
+    ],
+)
+def test_bad_grids_are_refused(call, ran, text, message):
+    with pytest.raises(SystemExit, match=message):
+        call(grids=text)
+    assert not ran
+
+
+def test_axes_on_the_command_line(call, ran):
+    axes = select.read_axes(["a=1,2", "b=0.5"])
+    assert select.Grid("x", {}, axes).points == [{"a": 1, "b": 0.5}, {"a": 2, "b": 0.5}]
     for wrong in ([], ["a"], ["a=1,,2"], ["a=1", "a=2"]):
         with pytest.raises(ConfigError, match="--grid"):
-            select_settings.points(wrong)
+            select.read_axes(wrong)
+    with pytest.raises(SystemExit, match=r"variance must be in \(0, 1\]"):
+        call("--method", "hmcl_mr", "--grid", "beta=0.1", "--set", "methods.hmcl_mr.variance=7.0")
+    assert not ran
+
+
+def test_tables_are_written_as_toml():
+    table = {
+        "stream": 'a "b" \\ c',
+        "train": {"batch": 256, "classification": {"learning_rate": 1e-05}},
+        "methods": {"vanilla": {}, "a_b": {"on": True, "train": {"weight_decay": 0.1}}},
+    }
+    assert tomllib.loads(select.as_toml(table)) == table
+
+
+def test_rows_that_share_a_name_are_chosen_by_the_same_rule(call, ran, tmp_path, stream, capsys):
+    held = call()
+    assert ran == ["hmcl_mr", "turn", "turn_ambient"]
+    won = held["winners"]["turn_ambient"]
+    assert (won["row"], won["beta"], won["Overall"]) == ("turn", 0.1, 38.5)
+    assert won["sum"] == pytest.approx(37.0)
+    assert held["winners"]["turn"]["row"] == "turn"
+    assert held["about"]["rule"] == select.RULE
+    turn = {"method": "hmcl_ca", "span": "ambient", "train": {"weight_decay": 0.1}, "beta": 0.1}
+    chosen = {"vanilla": {}, "hmcl_mr": {"variance": 0.5, "beta": 0.0}, "turn": turn}
+    assert held["rows"] == chosen
+    experiment = read_experiment(tmp_path / "out" / "selected.toml")
+    assert experiment.settings == chosen
+    assert experiment.train.classification.epochs == 2
+    assert experiment.stream == str(stream)
+    shown = capsys.readouterr().out
+    assert '[methods.turn]\nmethod = "hmcl_ca"\nspan = "ambient"\nbeta = 0.1' in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("| turn_ambient"))
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells == ["turn_ambient", "turn", "2", "beta 0.1", "38.50", "-1.50", "37.00", "-"]
+
+
+def test_it_continues_and_refuses(call, ran, capsys):
+    call()
+    del ran[:]
+    with pytest.raises(SystemExit, match="exists already; choose another --out, or continue with"):
+        call()
+    call("--resume")
+    assert not ran
+    call("--resume", grids=GRIDS.replace("variance = [0.5, 0.99]", "variance = [0.6, 0.99]"))
+    assert ran == ["hmcl_mr"]
+    with pytest.raises(SystemExit, match="is of another experiment"):
+        call("--resume", "--seed", "7")
+    # A grid that diverges everywhere does not stop the others.
+    capsys.readouterr()
+    held = call("--resume", grids=GRIDS.replace("beta = [0.0, 0.5]", "beta = [0.4, 0.5]"))
+    assert "hmcl_mr" not in held["rows"]
+    assert "Every point diverged: hmcl_mr." in capsys.readouterr().out
+
+
+def test_values_at_the_end_of_a_grid_are_named():
+    grid = select.Grid("gem", {}, {"margin": [0.0, 0.1, 2.0], "eps": [0.1, 1.0]})
+    assert select.at_end(grid, {"margin": 2.0, "eps": 1.0}) == ["margin"]
+    assert select.at_end(grid, {"margin": 0.0, "eps": 0.1}) == []  # nothing is below 0
 
 
 @pytest.mark.slow
-def test_the_winner_is_fixed_and_run_with_all_seeds(tmp_path, monkeypatch, stream, capsys):
-    out = tmp_path / "out"
-    call(monkeypatch, stream, "--then-run", out)
-    known = json.loads((out / "selection.json").read_text())
-    assert [(row["variance"], row["min_rank"]) for row in known["rows"]] == [
-        (0.5, 1), (0.5, 4), (0.99, 1), (0.99, 4)
-    ]  # fmt: skip
-    best = known["best"]
-    assert best["sum"] == max(row["Overall"] + row["BWT"] for row in known["rows"])
-    results = json.loads((out / "results.json").read_text())
-    assert results["seeds"] == [0, 42]
-    own = results["methods"]["hmcl_mr"]["settings"]
-    assert (own["variance"], own["min_rank"]) == (best["variance"], best["min_rank"])
-    # The points are what single runs on seed 42 give, and so is the chosen seed's row.
-    row = known["rows"][1]
-    settings = {"hmcl_mr": {"variance": row["variance"], "min_rank": row["min_rank"]}}
+def test_points_are_those_of_single_runs_and_of_the_other_form(call, stream, hmcl, tmp_path):
+    held = call()
+    by_option = [*("--grid", "variance=0.5,0.99"), *("--grid", "beta=0.0,0.5")]
+    alone = call("--method", "hmcl_mr", *by_option, "--out", tmp_path / "one")
+    alone = json.loads((tmp_path / "one" / "selection.json").read_text())
+    assert alone["rows"]["hmcl_mr"] == held["rows"]["hmcl_mr"]
+    overall = records.overall(held["records"]["hmcl_mr"])[:, 0]
+    assert records.overall(alone["records"]["hmcl_mr"])[:, 0] == pytest.approx(overall)
     train = read_experiment(None, HASTE, methods=["hmcl_mr"]).train
-    alone = run_stream(read_store(stream), ["hmcl_mr"], [42], train, settings=settings)["hmcl_mr"]
-    assert columns(alone)["Overall"][0] == pytest.approx(row["Overall"], abs=1e-3)
-    assert results["methods"]["hmcl_mr"]["columns"]["Overall"][1] == pytest.approx(best["Overall"])
-    # The same command again chooses nothing anew.
-    capsys.readouterr()
-    monkeypatch.setattr(select_settings, "run_grid", lambda *_: pytest.fail("chosen twice"))
-    call(monkeypatch, stream, "--then-run", out)
-    assert "hmcl_mr" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="is of another selection"):
-        call(monkeypatch, stream, "--then-run", out, "--seed", "7")
-
-
-def test_a_folder_with_something_else_is_refused(tmp_path, monkeypatch, stream):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "letter.txt").write_text("mine")
-    monkeypatch.setattr(select_settings, "run_grid", lambda *_: pytest.fail("ran"))
-    with pytest.raises(SystemExit, match="holds something else"):
-        call(monkeypatch, stream, "--then-run", tmp_path / "out")
-    with pytest.raises(SystemExit, match=r"variance must be in \(0, 1\]"):
-        call(monkeypatch, stream, "--grid", "beta=0.1", "--set", "methods.hmcl_mr.variance=7.0")
+    settings = {"hmcl_mr": {"variance": 0.5, "beta": 0.5}}
+    single = run_stream(read_store(stream), ["hmcl_mr"], [42], train, settings=settings)
+    assert columns(single["hmcl_mr"])["Overall"][0] == pytest.approx(overall[1], abs=1e-3)
+    # The chosen rows are a config, which gives the winner's score on the selection's seed.
+    chosen = ["--config", tmp_path / "one" / "selected.toml", "--seeds", "0,42"]
+    hmcl("run", *chosen, "--out", tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    won = held["winners"]["hmcl_mr"]["Overall"]
+    assert results["methods"]["hmcl_mr"]["columns"]["Overall"][1] == pytest.approx(won, abs=1e-3)

@@ -1,13 +1,9 @@
 """Sound fonts, spectra and heat pictures, from which the stream with more modalities is made."""
 
 import struct
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 
 from pocket import instruments, sounds, thermal
 

@@ -1,13 +1,14 @@
-"""Which runs the tables need: configs of experiments/configs/paper, read for the streams at hand.
+"""Which runs the tables need, whether a store has what they need, and what that may cost.
 
-Runs are told apart by what they compute (stream, order, method, settings, seeds), not by the name
-that a table gives them, so that tables share them.
+Tables are configs of experiments/configs/paper, read for the streams at hand. A run is identified
+by what it computes (stream, order, method, settings, seeds), not by the name that a table gives it,
+so that tables share runs.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,22 @@ from hmcl_jax.continual.config import read_toml
 from hmcl_jax.continual.experiment import apply_variant, read_experiment
 from hmcl_jax.continual.learner import own_config
 from hmcl_jax.data.store import Store, Task
+from hmcl_jax.report.results import markdown_rows
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "paper"
 NAMES = (
-    "main",
-    "per_task",
-    "stages",
-    "orders",
-    "modalities",
-    "retrieval",
-    "drift",
-    "norms",
-    "hierarchy",
-    "ranks",
-    "placement",
-    "decay",
-    "pullback",
-    "time",
+    *("main", "per_task", "stages", "orders", "modalities", "retrieval", "drift", "norms"),
+    *("hierarchy", "ranks", "placement", "decay", "pullback", "time"),
 )
 OF_PAPER = ("vanilla", "ewc", "gem", "cflat", "dns", "hmcl_mr", "hmcl_ca")
 # Seconds per training pair, epoch and seed of vanilla, and how many times that other methods take;
 # measured on the pocket stream with 2 cores.
 PAIR_SECONDS = 3.4e-5
 TIMES = {"ewc": 1.1, "gem": 2.4, "cflat": 9.0, "dns": 1.2, "hmcl_rotation": 1.5}
+# Measured on the pocket stream, on one core: 1.3 s for 13,931 pairs, 14 s for 64 checkpoints.
+RANK_SECONDS = 1e-4
+CHECKPOINT_SECONDS = 0.22
+GUESS = "a guess from the pocket stream on 2 idle cores, without compiling"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,3 +195,122 @@ def streams_of(name: str, stores: Mapping[str, str], pocket: bool) -> tuple[list
 def known_streams() -> list[str]:
     """All names that --store may give a path for."""
     return list(dict.fromkeys(s for name in NAMES for s in about_of(name)["streams"]))
+
+
+def unique(items: Iterable[Item]) -> dict[str, Job]:
+    """The jobs that some tables need, each once, by folder."""
+    return {job.folder: job for item in items for job in item.needed}
+
+
+# What a table needs of a store, checked before anything is trained.
+
+SIDES = {"image", "text"}  # benchmarks/stage.py knows no others
+REMEDY = "`hmcl extract --suite hmcl16` makes stores with all that tables need"
+LEAST = {"stages": 2, "drift": 2, "norms": 2, "ranks": 2}
+
+
+def missing_for(item: Item, store: Store) -> str | None:
+    """Why a table cannot be made from a store, and what to do; None if it can.
+
+    The class tree of `hierarchy` is checked by :func:`paper.measured.class_tree`.
+    """
+    show, about, where = item.about["show"], item.about, f"the store {store.name!r}"
+    least = {**LEAST, "time": about.get("stage", 1)}.get(show, 1)
+    for order in item.jobs or ("canonical",):
+        if order not in store.orders:
+            known = ", ".join(store.orders)
+            return f"{where} has no order {order!r}, only {known}; write it, too ({REMEDY})."
+        tasks = [store[name] for name in store.orders[order]]
+        names, kinds = ", ".join(task.name for task in tasks), {task.kind for task in tasks}
+        wanted = about.get("tasks") or names.split(", ")
+        used = tasks[: about["stage"] if show == "time" else -1]
+        others = {m for task in used for m in (task.general, task.specific)} - SIDES
+        if len(tasks) < least:
+            return (
+                f"it needs at least {least} tasks, {where} has {len(tasks)} in its order "
+                f"{order!r}; add tasks ({REMEDY})."
+            )
+        if "task" in about and about["task"] not in names.split(", "):
+            return f"{where} has no task {about['task']!r}, only {names}; add it ({REMEDY})."
+        if show == "pullback" and len(kinds) < 2:
+            return (
+                f"it compares classification with retrieval, {where} has only {kinds.pop()} "
+                f"tasks; add others ({REMEDY})."
+            )
+        if show == "retrieval" and not any(t.kind == show and t.name in wanted for t in tasks):
+            return f"{where} has no retrieval task among {', '.join(wanted)}; add one ({REMEDY})."
+        if show in ("ranks", "time") and others:
+            return (
+                f"it is measured with image and text alone, {where} has tasks with "
+                f"{', '.join(sorted(others))}; give a store without them."
+            )
+    if show == "hierarchy" and store[about["task"]].kind != "classification":
+        return f"{about['task']} in {where} is no classification task; give a store where it is."
+    return None
+
+
+# What a plan may cost.
+
+
+def plan_table(
+    items: Sequence[Item], stores: Mapping[str, Store], finished: Callable[[Job], int]
+) -> str:
+    """All runs: which tables need them, how far they are, what they may cost; and what else.
+
+    Args:
+      items: tables that can be made.
+      stores: by stream.
+      finished: how many tasks of a job are done.
+    """
+    jobs = unique(items)
+    rows, total = [["Run", "for", "tasks done", "minutes left"]], 0.0
+    for folder, job in jobs.items():
+        users = [item.name for item in items if folder in {j.folder for j in item.needed}]
+        count, done = len(stores[job.stream].orders[job.order]), finished(job)
+        left = job.seconds(stores[job.stream]) * (1 - done / count) / 60
+        total += left
+        rows.append([folder, ", ".join(dict.fromkeys(users)), f"{done}/{count}", f"{left:.1f}"])
+    parts = [markdown_rows(rows)] if jobs else []
+    parts.append(f"{len(jobs)} runs, about {total:.0f} minutes left ({GUESS}).")
+    more = [f"- {item.name} on {item.stream}: {extra_work(item, stores[item.stream])}"
+            for item in items if extra_work(item, stores[item.stream])]  # fmt: skip
+    if more:
+        parts.append("\n".join(["Besides, once the runs are there:", *more]))
+    return "\n\n".join(parts)
+
+
+def extra_work(item: Item, store: Store) -> str:
+    """What a table measures that is no run, and how long that may take; empty if nothing."""
+    about, labels = item.about, ", ".join(next(iter(item.jobs.values()), {}))
+    tasks = [store[name] for name in store.orders["canonical"]]
+    show = about["show"]
+    if show == "time":
+        stage, repeats = about["stage"], about["repeats"]
+        seconds = sum(
+            sum(map(job.task_seconds, tasks[: stage - 1]))
+            + (repeats + 1) * job.task_seconds(tasks[stage - 1])
+            for job in item.jobs["canonical"].values()
+        )
+        return (
+            f"learns the first {stage - 1} tasks once and task {stage} ({tasks[stage - 1].name}) "
+            f"{repeats + 1} times with each of {labels}, one seed; about {seconds / 60:.1f} "
+            "minutes on an idle machine. Kept once measured."
+        )
+    if show == "ranks":
+        rows = sum(task.size("train") for task in tasks[:-1])
+        return (
+            f"moments of {rows:,} training pairs after each of {len(tasks) - 1} tasks; about "
+            f"{rows * RANK_SECONDS + 1:.0f} seconds. Kept once measured."
+        )
+    if show in ("drift", "norms"):
+        count = about["anchors" if show == "drift" else "norm_anchors"]
+        heads = len(tasks) * len(item.needed)
+        return (
+            f"reads {heads} checkpoints ({labels}; all steps of these runs must be there) and "
+            f"moves {count} anchors of each old task; about "
+            f"{heads * CHECKPOINT_SECONDS + 1:.0f} seconds."
+        )
+    if show == "hierarchy":
+        rows = store[about["task"]].size("test")
+        return f"predicts {rows:,} samples of {about['task']} with each of {labels}, all seeds."
+    return ""

@@ -1,12 +1,11 @@
 """What a reproduction is asked for: checked first, shown on its page, and kept with it.
 
 A page is replaced only by one that says at least as much: the same settings, and all of its tables
-and streams. Runs are told apart by what they compute and are never in the way of each other.
+and streams. Runs are identified by what they compute and never collide.
 """
 
 import json
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from hmcl_jax.continual import ConfigError, RunError
 from hmcl_jax.continual.config import read_toml
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.suites import SUITES
-from paper.measured import MEASURED
-from paper.plan import CONFIGS
-from paper.runs import RUNS
-from paper.tables import read_tables
+from paper.plan import CONFIGS, Item
+from paper.published import read_tables
 
 KIND = "hmcl_jax reproduction"
 FILES = (
@@ -26,6 +23,7 @@ FILES = (
     "reproduction.html",
 )  # the first says whose all are
 PREFIXES = ("mr_", "ca_")  # the claims take such rows for the paper's
+FIXED = ("stream", "order", "seeds", "methods", "paper", "variants")  # what the tables are of
 
 
 def check_names(users: Mapping[str, str]) -> None:
@@ -37,7 +35,12 @@ def check_names(users: Mapping[str, str]) -> None:
     Raises:
       ConfigError: naming where it is from, the name and what to do.
     """
-    taken = {name.lower() for name in _known_rows()}
+    taken = {m for table in read_tables().values() for rows in table.blocks.values() for m in rows}
+    for path in CONFIGS.parent.rglob("*.toml"):
+        raw = read_toml(path)
+        for part in (raw, *raw.get("variants", {}).values()):
+            taken |= part.get("methods", {}).keys()
+    taken = {name.lower() for name in taken}
     for name, source in users.items():
         if name.lower() in taken or name.lower().startswith(PREFIXES):
             raise ConfigError(
@@ -46,38 +49,27 @@ def check_names(users: Mapping[str, str]) -> None:
             )
 
 
-def _known_rows() -> set[str]:
-    """All names of rows: in the paper's tables, and of methods in the configs."""
-    found = {m for table in read_tables().values() for rows in table.blocks.values() for m in rows}
-    for path in CONFIGS.parent.rglob("*.toml"):
-        raw = read_toml(path)
-        for part in (raw, *raw.get("variants", {}).values()):
-            found |= part.get("methods", {}).keys()
-    return found
-
-
-def check_folder(out: Path) -> None:
-    """Refuses an --out that cannot be written to.
-
-    Raises:
-      RunError: naming the path and what to do.
-    """
-    if not str(out).strip(". "):
-        raise RunError("--out is empty, or this very folder; name one for the runs and the page.")
-    for path in (out, out / RUNS, out / MEASURED):
-        if (path.exists() or path.is_symlink()) and not path.is_dir():
-            raise RunError(f"--out {out}: {path} is no folder; choose another --out.")
-    above = out.absolute()
-    while not above.exists():
-        above = above.parent
-    try:
-        with tempfile.TemporaryFile(dir=above):
-            pass
-    except OSError as error:
-        what = error.strerror or error
-        raise RunError(
-            f"--out {out} cannot be written in {above}: {what}; choose another --out."
-        ) from error
+def check_settings(overrides: Sequence[str], items: Sequence[Item] = ()) -> None:
+    """Refuses settings that would make another table of a table, or of methods that none has."""
+    known = {
+        name
+        for item in items
+        for labels in item.jobs.values()
+        for label, job in labels.items()
+        for name in (label, job.method)
+    }
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        parts = key.split(".")
+        of_row = parts[0] == "methods" and (len(parts) == 2 or parts[2] in ("method", "variant"))
+        if (parts[0] in FIXED and (len(parts) == 1 or parts[0] != "methods")) or of_row:
+            raise ConfigError(
+                f"--set {text}: {key} is what a table is of, and cannot be set here; --seeds sets "
+                "seeds, `hmcl run` runs whatever you like."
+            )
+        if known and parts[0] == "methods" and parts[1] not in known:
+            listed = ", ".join(sorted(known))
+            raise ConfigError(f"--set {text}: no table has {parts[1]!r}; the rows are {listed}.")
 
 
 def check_page(out: Path, request: Mapping[str, Any], replace: bool) -> None:
@@ -91,19 +83,17 @@ def check_page(out: Path, request: Mapping[str, Any], replace: bool) -> None:
     Raises:
       RunError: naming the file and what to do.
     """
-    there = [out / name for name in FILES if (out / name).exists() or (out / name).is_symlink()]
+    there = [out / name for name in FILES if (out / name).exists()]
     if not there:
         return
     try:
         about = json.loads((out / FILES[0]).read_text("utf8"))["about"]
-        ours = about.get("kind") == KIND or {"lead", "inconsistencies"} <= about.keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        ours = False
-    if not ours or not all(path.is_file() for path in there):
+        known = about["request"] if about["kind"] == KIND else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not all(path.is_file() for path in there):
         raise RunError(f"{there[0]} is not of reproduce.py; move it away, or choose another --out.")
-    known = about.get("request")
-    lost = _lost(known, request) if isinstance(known, Mapping) else ["it does not say for what"]
-    if lost and not replace:
+    if (lost := _lost(known, request)) and not replace:
         raise RunError(
             f"{out / FILES[-1]} was made for something else: {'; '.join(lost)}. --replace replaces "
             "the page (its runs stay), or choose another --out."
@@ -118,21 +108,17 @@ def _lost(known: Mapping[str, Any], request: Mapping[str, Any]) -> list[str]:
     for stream, fingerprint in known.get("streams", {}).items():
         if request["streams"].get(stream) != fingerprint:
             lost.append(f"it has {stream} from a store of fingerprint {str(fingerprint)[:12]}")
-    for key, option in (("set", "--set"), ("seeds", "--seeds")):
-        if known.get(key) != request[key]:
-            lost.append(f"it has {option} {_said(known.get(key))}, not {_said(request[key])}")
-    codes = [
-        {name: entry["code"] for name, entry in dict(one.get("methods", {})).items()}
-        for one in (known, request)
-    ]
-    if codes[0] != codes[1]:
-        listed = [", ".join(f"{n} ({c[-12:]})" for n, c in one.items()) or "none" for one in codes]
-        lost.append(f"it has the added methods {listed[0]}, not {listed[1]}")
+    for key in ("set", "seeds", "methods"):
+        then, now = (one.get(key) or "none" for one in (known, request))
+        if key == "methods":  # by their code, wherever the files are
+            then, now = (_codes(one) for one in (known, request))
+        if then != now:
+            lost.append(f"{key}: it has {json.dumps(then)}, not {json.dumps(now)}")
     return lost
 
 
-def _said(values: Sequence[Any] | None) -> str:
-    return ",".join(map(str, values)) if values else "none"
+def _codes(request: Mapping[str, Any]) -> Any:
+    return {name: entry["code"] for name, entry in request.get("methods", {}).items()} or "none"
 
 
 def store_warnings(paths: Mapping[str, str], stores: Mapping[str, Store]) -> list[str]:
@@ -145,61 +131,51 @@ def store_warnings(paths: Mapping[str, str], stores: Mapping[str, Store]) -> lis
     Returns:
       Sentences.
     """
-    found: list[str] = []
+    warnings: list[str] = []
     first: dict[str, str] = {}
     for stream, path in paths.items():
         store = stores.get(stream)
         keys = [str(Path(path).resolve()), *([store.fingerprint] if store else [])]
         if same := [first[key] for key in keys if key in first]:
-            found.append(
+            warnings.append(
                 f"--store {same[0]} and --store {stream} are one store, {path}; their tables "
                 "differ by settings alone."
             )
         for key in keys:
             first.setdefault(key, stream)
-        if store is None:
-            continue
-        asked = stream.removesuffix("-modalities")
-        made = store.backbone.split("/")[0].lower().removesuffix("-modalities")
-        if made != asked:
-            found.append(
-                f"--store {stream}={path} holds features of the backbone {store.backbone!r}, "
-                f"not of {asked}; is it the right store?"
-            )
-        found += [f"--store {stream}={path} {what}" for what in _unlike(stream, store)]
-    return found
+        if store is not None:
+            warnings += [f"--store {stream}={path} {text}" for text in _unlike(stream, store)]
+    return warnings
 
 
 def _unlike(stream: str, store: Store) -> list[str]:
     """In what a store differs from the paper's stream, so that its numbers do not compare."""
-    wanted = [entry.name for entry in SUITES["hmcl16"]]
-    found = []
+    wanted, texts = [entry.name for entry in SUITES["hmcl16"]], []
+    backbone = stream.removesuffix("-modalities")
+    if store.backbone.split("/")[0].lower().removesuffix("-modalities") != backbone:
+        texts.append(
+            f"holds features of the backbone {store.backbone!r}, not of {backbone}; is it the "
+            "right store?"
+        )
     if stream.endswith("-modalities"):
         wanted.remove("imagenet")
         if {"text", "image"} >= {m for task in store for m in (task.general, task.specific)}:
-            found.append("has no modality but text and image.")
+            texts.append("has no modality but text and image.")
     if lacks := [name for name in wanted if name not in store.orders["canonical"]]:
-        found.append(
+        texts.append(
             f"lacks {len(lacks)} of the paper's {len(wanted)} tasks ({', '.join(lacks[:3])}"
             f"{', ...' if len(lacks) > 3 else ''}): its numbers do not compare with the paper's."
         )
     if store.dimension != 512:
-        found.append(f"has points in {store.dimension} dimensions; the paper's are in 512.")
-    return found
+        texts.append(f"has points in {store.dimension} dimensions; the paper's are in 512.")
+    return texts
 
 
-def told(request: Mapping[str, Any], changed: bool) -> str:
-    """Sentences on what is not as in the configs, for the head of the page; may be empty.
-
-    Args:
-      request: what is asked for.
-      changed: whether that changes any run of the paper's methods.
-    """
-    given = _options(request)
+def deviations(request: Mapping[str, Any]) -> str:
+    """Sentences on what is not as in the configs, for the head of the page; may be empty."""
     text = ""
-    if given:
-        head = "Not the paper's settings" if changed else "Given, but no run differs for it"
-        text += f" {head}: {' '.join(given)}."
+    if given := given_options(request):
+        text += f" Not the paper's settings: {given}."
     if request["methods"]:
         listed = [
             f"{name} ({entry['source']}, SHA-256 {entry['code'][-64:][:12]})"
@@ -209,19 +185,20 @@ def told(request: Mapping[str, Any], changed: bool) -> str:
     return text
 
 
-def _options(request: Mapping[str, Any]) -> list[str]:
-    options = [f"--set {text}" for text in request["set"]]
-    return options + ([f"--seeds {_said(request['seeds'])}"] if request["seeds"] else [])
+def given_options(request: Mapping[str, Any]) -> str:
+    """The options of the command line that change settings."""
+    words = [f"--set {text}" for text in request["set"]]
+    if request["seeds"]:
+        words.append(f"--seeds {','.join(map(str, request['seeds']))}")
+    return " ".join(words)
 
 
-def provenance(request: Mapping[str, Any], warnings: Iterable[str]) -> list[list[str]]:
+def provenance(request: Mapping[str, Any], warnings: Sequence[str]) -> list[list[str]]:
     """The request as rows of a table: what, and its value."""
     rows = [
-        ["asked for", ", ".join(request["names"])],
-        ["settings given", " ".join(_options(request)) or "none"],
+        ["tables", ", ".join(request["names"])],
+        ["settings given", given_options(request) or "none"],
     ]
-    rows += [
-        [f"code of {name}", f"{entry['source']}: {entry['code']}"]
-        for name, entry in request["methods"].items()
-    ]
+    for name, entry in request["methods"].items():
+        rows.append([f"code of {name}", f"{entry['source']}: {entry['code']}"])
     return rows + [["warning", text] for text in warnings]

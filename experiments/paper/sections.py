@@ -11,11 +11,12 @@ from hmcl_jax.continual import ConfigError, RunError, StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.report.results import without_stopped
 from paper.claims import judge
-from paper.compare import HOW, OTHER, beside
-from paper.plan import Item, about_of
-from paper.runs import described
-from paper.tables import Table, read_tables
-from paper.views import Found, make_tables, relative_change
+from paper.compare import HOW, OTHER, side_by_side
+from paper.jobs import one_line
+from paper.measured import Inputs, make_tables, relative_change
+from paper.page import Section
+from paper.plan import Item, Job, about_of
+from paper.published import read_tables
 
 Results = Mapping[str, StreamResult]
 
@@ -41,14 +42,14 @@ class Setting:
     wordnet: str | None = None
 
 
-def left_out(name: str, stream: str, why: str) -> dict[str, Any]:
+def left_out(name: str, stream: str, why: str) -> Section:
     """A section that is not made."""
-    return {"name": name, "title": about_of(name)["title"], "stream": stream, "missing": why}
+    return Section(name, about_of(name)["title"], stream, why)
 
 
 def make_section(
     item: Item, results: Results, failures: Mapping[str, str], setting: Setting
-) -> dict[str, Any]:
+) -> Section:
     """A table with cells and verdicts, or with what is missing.
 
     A method of the user's that failed, or of which a seed was stopped, is left out; a failure of
@@ -61,89 +62,78 @@ def make_section(
       failures: likewise, of runs that have no result.
       setting: shared by all sections.
     """
+    jobs = [job for labels in item.jobs.values() for job in labels.values()]
     failed = {
         job.folder: failures[job.folder]
-        for labels in item.jobs.values()
-        for job in labels.values()
+        for job in jobs
         if job.folder in failures and job.method not in setting.users
     }
     if failed:
         return left_out(item.name, item.stream, " ".join(failed.values()))
-    item, notes = _without_failed(item, results, failures, setting.users)
+    notes: dict[str, None] = {}  # in order, each once
+    lost = set()
+    for order, labels in item.jobs.items():
+        for label, job in labels.items():
+            if why := _failure(job, results, failures, setting.users):
+                notes[f"Without {label}: {why}"] = None
+                lost.add((order, label))
+    item = _keep(item, lambda order, label, job: (order, label) not in lost)
     try:
-        found, more = _found(item, results, setting)
-        made = _made(found, setting.same)
+        return _made(item, results, setting, list(notes))
     except Exception as error:  # a page with all other tables is worth more than none
-        ours = _without(item, setting.users)
+        ours = _keep(item, lambda order, label, job: job.method not in setting.users)
         if ours.jobs == item.jobs:
-            return left_out(item.name, item.stream, _told(error))
-        notes.append(f"Without {', '.join(setting.users)}: {_told(error)}")
+            return left_out(item.name, item.stream, _in_words(error))
+        notes[f"Without {', '.join(setting.users)}: {_in_words(error)}"] = None
         try:
-            found, more = _found(ours, results, setting)
-            made = _made(found, setting.same)
+            return _made(ours, results, setting, list(notes))
         except Exception as second:
-            return left_out(item.name, item.stream, _told(second))
-    title = {"name": item.name, "title": item.about["title"], "stream": item.stream}
-    return {**title, **made, "notes": [*notes, *more]}
+            return left_out(item.name, item.stream, _in_words(second))
 
 
-def _told(error: Exception) -> str:
-    """What an error says; one that no check has foreseen also goes to stderr, whole."""
-    if isinstance(error, ConfigError | RunError):
-        return str(error)
-    traceback.print_exception(error, file=sys.stderr)
-    return described(error)
+def _failure(
+    job: Job, results: Results, failures: Mapping[str, str], users: Collection[str]
+) -> str | None:
+    """Why a run has no whole result; seeds that stopped count for methods of the user's alone."""
+    result = results.get(job.folder)
+    if job.method in users and result is not None and result.stopped:
+        return "; ".join(map(str, result.stopped))
+    return failures.get(job.folder)
 
 
-def _without(item: Item, users: Collection[str]) -> Item:
-    """An item without the user's methods."""
+def _keep(item: Item, keep: Any) -> Item:
+    """An item with some of its jobs."""
     jobs = {
-        order: {label: job for label, job in labels.items() if job.method not in users}
+        order: {label: job for label, job in labels.items() if keep(order, label, job)}
         for order, labels in item.jobs.items()
     }
     return dataclasses.replace(item, jobs=jobs)
 
 
-def _without_failed(
-    item: Item, results: Results, failures: Mapping[str, str], users: Collection[str]
-) -> tuple[Item, list[str]]:
-    """An item without those of the user's methods that have no whole result, and why."""
-    jobs: dict[str, dict[str, Any]] = {}
-    notes: dict[str, None] = {}  # in order, each once
-    for order, labels in item.jobs.items():
-        jobs[order] = {}
-        for label, job in labels.items():
-            result = results.get(job.folder)
-            why = failures.get(job.folder)
-            if job.method in users and result is not None and result.stopped:
-                why = "; ".join(map(str, result.stopped))
-            if why is None:
-                jobs[order][label] = job
-            else:
-                notes[f"Without {label}: {why}"] = None
-    return dataclasses.replace(item, jobs=jobs), list(notes)
+def _in_words(error: Exception) -> str:
+    """The message of an error; one that no check has foreseen also goes to stderr, whole."""
+    if isinstance(error, ConfigError | RunError):
+        return str(error)
+    traceback.print_exception(error, file=sys.stderr)
+    return one_line(error)
 
 
-def _found(item: Item, results: Results, setting: Setting) -> tuple[Found, list[str]]:
-    """What a table is made of, over the seeds that all its runs have; and a note on the others."""
+def _made(item: Item, results: Results, setting: Setting, notes: Sequence[str]) -> Section:
+    """Tables, verdicts and maps, over the seeds that all runs have."""
     rows = {
         order: {label: results[job.folder] for label, job in labels.items()}
         for order, labels in item.jobs.items()
         if item.needed
     }
-    stopped = {
-        label: result.stopped
-        for labels in rows.values()
-        for label, result in labels.items()
-        if result.stopped
-    }
-    every = tuple({found.place: found for each in stopped.values() for found in each}.values())
-    if every:
-        count = next(iter(next(iter(rows.values())).values())).seeds
-        if len(every) == len(count):
-            raise ConfigError(
-                f"Every seed was stopped in some run: {_stops(stopped)}; lower the learning rates."
-            )
+    runs = {label: result for labels in rows.values() for label, result in labels.items()}
+    texts = [f"{label}: {seed}" for label, result in runs.items() for seed in result.stopped]
+    stopped = {seed.place: seed for result in runs.values() for seed in result.stopped}
+    if stopped and len(stopped) == len(next(iter(runs.values())).seeds):
+        known = "; ".join(texts)
+        raise ConfigError(f"Every seed was stopped in some run: {known}; lower the learning rates.")
+    if stopped:
+        notes = [*notes, f"All rows are over the seeds that no run lost. {'; '.join(texts)}."]
+        every = tuple(stopped.values())
         rows = {
             order: {
                 label: without_stopped(dataclasses.replace(result, stopped=every))
@@ -151,28 +141,25 @@ def _found(item: Item, results: Results, setting: Setting) -> tuple[Found, list[
             }
             for order, labels in rows.items()
         }
-    notes = [f"All rows are over the seeds that no run lost. {_stops(stopped)}."] if every else []
-    store = setting.stores[item.stream]
-    return Found(item, store, rows, setting.out, setting.synsets, setting.wordnet), notes
-
-
-def _stops(stopped: Mapping[str, Sequence[Any]]) -> str:
-    return "; ".join(f"{label}: {found}" for label, each in stopped.items() for found in each)
-
-
-def _made(found: Found, same: bool) -> dict[str, Any]:
-    """Tables, verdicts and maps."""
-    paper, about = read_tables(), found.item.about
-    tables: list[Table] = make_tables(found)
-    reference = about["streams"][-1]
-    made: dict[str, Any] = {
-        "tables": [(t, beside(t, paper.get(t.label), reference, same)) for t in tables],
-        "verdicts": [verdict for table in tables for verdict in judge(table)],
-        "how": HOW if same else OTHER.format(reference=reference),
-    }
+    store, about = setting.stores[item.stream], item.about
+    inputs = Inputs(item, store, rows, setting.out, setting.synsets, setting.wordnet)
+    tables, paper, reference = make_tables(inputs), read_tables(), about["streams"][-1]
+    maps = {}
     if about["show"] == "stages":
-        made["tasks"] = next(iter(found.rows.values())).tasks
-        made["maps"] = {
-            label: relative_change(result, found.place).T for label, result in found.rows.items()
+        maps = {
+            label: relative_change(result, inputs.place).T for label, result in inputs.rows.items()
         }
-    return made
+    return Section(
+        item.name,
+        about["title"],
+        item.stream,
+        notes=tuple(notes),
+        tables=tuple(
+            (table, side_by_side(table, paper.get(table.label), reference, setting.same))
+            for table in tables
+        ),
+        verdicts=tuple(verdict for table in tables for verdict in judge(table)),
+        how=HOW if setting.same else OTHER.format(reference=reference),
+        tasks=next(iter(inputs.rows.values())).tasks if maps else (),
+        maps=maps,
+    )

@@ -14,7 +14,7 @@ def load_pocket() -> Store:
     Real pictures and texts through pretrained encoders (EfficientNet-Lite0, MiniLM) and two towers
     into H^512 (:mod:`hmcl_jax.data.pocket_towers`) with free radii: most texts have their picture
     in their entailment cone. docs/pocket.md tells how the towers were chosen. ``describe()`` gives
-    tasks and measured scores, DATA_LICENSES.md the sources, ``experiments/build_pocket.py`` the way
+    tasks and measured scores, DATA_LICENSES.md the sources, ``tools/build_pocket.py`` the way
     it was made. Orders: canonical, seq2, seq3.
 
     Returns:
@@ -37,7 +37,7 @@ def load_pocket_modalities() -> Store:
     the heat pictures are a rendering of photographs, not a sensor's. All texts are in the space of
     pocket16. The new modalities come once each, so that later tasks show whether they are kept.
     ``describe()`` gives sizes and measured scores, DATA_LICENSES.md the sources, and
-    ``experiments/build_modalities.py`` the way it was made.
+    ``tools/build_modalities.py`` the way it was made.
 
     Returns:
       The store; its arrays are mapped, not loaded.

@@ -13,7 +13,7 @@ mixture has length :math:`n`, near 1 for a picture that looks like one class, an
 
 with one scalar :math:`\alpha` per modality and networks :math:`g` (512 outputs) and :math:`\ell`
 (one output) of one hidden layer; :math:`[t; 0]` pads to 512 components. The points are
-:math:`\exp_0(v)`, as in MERU, and their radii are free. ``experiments/build_pocket.py`` trains the
+:math:`\exp_0(v)`, as in MERU, and their radii are free. ``tools/build_pocket.py`` trains the
 towers and computes the features of the store with the functions of this module.
 """
 

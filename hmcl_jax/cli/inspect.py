@@ -1,0 +1,82 @@
+"""Shows what is in a feature store, and whether anything is wrong with it.
+
+  hmcl inspect pocket
+  hmcl inspect store --figure gap.png
+
+Prints tasks, counts and scores, the radii of every side, the modality gap, where the features come
+from, and every complaint about them; the exit code is 1 if there is one.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hmcl_jax.cli.options import open_stream
+from hmcl_jax.data.errors import StoreError
+from hmcl_jax.data.store import Store
+from hmcl_jax.data.store_checks import validate_task
+from hmcl_jax.evaluation import measure_gaps
+from hmcl_jax.report.figures.sweeps import draw_gap
+from hmcl_jax.report.results import markdown_rows
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", help="its path, or the name of an embedded stream")
+    parser.add_argument("--figure", help="draw radii and the modality gap into this new file")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.figure:
+        check_figure(Path(options.figure))
+    store = open_stream(options.store)
+    print(store.describe())
+    if wrong := complaints(store):
+        print("\nWrong:", *wrong, sep="\n- ")
+        sys.exit(1)
+    sides, gaps = measure_gaps(store)
+    radii = [np.quantile(side.radii, (0, 0.5, 1)) for side in sides]
+    show(
+        ["task, modality", "rows", "least radius", "median", "largest"],
+        [
+            [f"{side.task}, {side.modality}", str(side.rows), *(f"{radius:.3f}" for radius in each)]
+            for side, each in zip(sides, radii, strict=True)
+        ],
+    )
+    show(
+        ["task", "gap of centroids", "distance of pairs", "of random pairs"],
+        [[g.task, *(f"{x:.3f}" for x in (g.centroids, g.pairs, g.random))] for g in gaps],
+    )
+    for task in store:
+        notes = "; ".join(f"{key}: {value}" for key, value in task.provenance.items())
+        print(f"\n{task.name}: {notes}" if notes else "", end="")
+    print(f"\nfingerprint {store.fingerprint}\nNothing is wrong with it.")
+    if options.figure:
+        draw_gap(sides, options.figure)
+        print(f"wrote {options.figure}")
+
+
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table."""
+    print(f"\n{markdown_rows([header, *rows])}")
+
+
+def complaints(store: Store) -> list[str]:
+    """What is wrong with the tasks, the first complaint of each."""
+    found = []
+    for task in store:
+        try:
+            validate_task(task, store.dimension, store.K)
+        except StoreError as error:
+            found.append(str(error))
+    return found
+
+
+def check_figure(path: Path) -> None:
+    """Refuses a path that cannot be drawn to, before anything is computed."""
+    if path.exists():
+        raise StoreError(f"--figure {path} exists already; choose another.")
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise StoreError(f"--figure must end in .png, .pdf or .svg, got {path}.")

@@ -1,0 +1,155 @@
+r"""Trains a stream of tasks with several methods and seeds, and prints the table of the paper.
+
+  hmcl run --config pocket --out runs/pocket --report
+  hmcl run --stream STORE --methods vanilla,hmcl_ca --seeds 42,123 \
+      --set train.batch=256 --set methods.hmcl_ca.variance=0.75 --out runs/mine
+  hmcl run --mesh 2x4 --out runs/pocket          # eight devices
+
+Writes to --out: checkpoints at each task end (one folder per method), results.json, table.md and
+table.tex; with --report also report/, as `hmcl report` does. A run that was interrupted, by
+SIGTERM, Ctrl-C or otherwise, continues with --resume and loses only the current task. With
+--distributed, start every process of the job with the same command; process 0 writes.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+from rich.console import Console
+
+from hmcl_jax.cli import options as shared
+from hmcl_jax.cli import report
+from hmcl_jax.cli.main import UsageError
+from hmcl_jax.cli.progress import ProgressView
+from hmcl_jax.continual import run_stream
+from hmcl_jax.continual.cache import CompileTime
+from hmcl_jax.continual.distributed import in_all, in_first, is_first, start_processes
+from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
+from hmcl_jax.data.store import Store
+from hmcl_jax.report import check_results, markdown_table, write_results
+from hmcl_jax.report.results import CONVENTION, stopped_notes
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    shared.add_experiment(parser)
+    parser.add_argument("--methods", help="names, separated by commas")
+    parser.add_argument("--seeds", help="whole numbers, separated by commas")
+    parser.add_argument("--order", help="canonical, seq2, seq3, or a file with one task per line")
+    shared.add_methods(parser)
+    parser.add_argument("--seed-axis", choices=("auto", "vmap", "map", "loop"))
+    parser.add_argument("--device-memory", type=float, metavar="MIB")
+    parser.add_argument(
+        "--mesh", metavar="SEEDxDATA", help="devices that share seeds, and minibatches; 2x4"
+    )
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join other processes, which the cluster names, or the next three options",
+    )
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    parser.add_argument("--processes", type=int, metavar="N", help="how many there are")
+    parser.add_argument("--process-id", type=int, metavar="I", help="which one this is, from 0")
+    parser.add_argument("--out", required=True, help="folder for checkpoints and results")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument(
+        "--report", action="store_true", help="analyse the runs afterwards, into OUT/report"
+    )
+    shared.add_cache(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains what is missing, writes the results, prints the table."""
+    check_options(options)
+    shared.load_added_methods(options)
+    shared.prepare_jax(options)
+    compiling, start = CompileTime(), time.perf_counter()
+
+    def prepare() -> tuple[Experiment, Store, str | list[str]]:
+        experiment = read_options(options)
+        store = shared.open_stream(experiment.stream)
+        return experiment, store, read_order(experiment.order, list(store.orders))
+
+    if options.distributed:
+        start_processes(options.coordinator, options.processes, options.process_id)
+    console = Console(quiet=not is_first())
+    experiment, store, order = in_all(prepare)
+    in_first(lambda: check_results(options.out, experiment.methods, options.resume))
+    if options.report:
+        in_first(lambda: report.check_before(report_options(options)))
+    with ProgressView(experiment.methods, console) as view:
+        results = run_stream(
+            store,
+            experiment.methods,
+            experiment.seeds,
+            experiment.train,
+            order=order,
+            settings=experiment.settings,
+            out=options.out,
+            resume=options.resume,
+            listener=view,
+        )
+    about = {
+        "experiment": dataclasses.asdict(experiment),
+        "store": {"name": store.name, "fingerprint": store.fingerprint},
+        "wall_seconds": time.perf_counter() - start,
+        **compiling.described(),
+    }
+    # Another process may have finished other methods there meanwhile.
+    in_first(lambda: check_results(options.out, experiment.methods, resume=True))
+    written = in_first(lambda: write_results(options.out, results, about))
+    if written is None:
+        return
+    print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
+    print(stopped_notes(results), end="")
+    print(
+        f"{time.perf_counter() - start:.0f} s, {compiling.seconds:.0f} s of them for "
+        f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"
+    )
+    print(f"wrote {', '.join(map(str, written))}")
+    if options.report:
+        try:
+            report.make(report_options(options), console)
+        except BaseException:
+            remedy = f"hmcl report {options.out} writes it"
+            print(f"The results are written, but the report is not: {remedy}.", file=sys.stderr)
+            raise
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuses options that do not go together."""
+    if not options.out:
+        raise UsageError("--out is needed: a folder for checkpoints and results")
+    for name in ("coordinator", "processes", "process_id"):
+        if getattr(options, name) is not None and not options.distributed:
+            raise UsageError(f"--{name.replace('_', '-')} is for --distributed")
+
+
+def read_options(options: argparse.Namespace) -> Experiment:
+    """The experiment that the command line describes."""
+    overrides = list(options.set)
+    if options.seed_axis is not None:
+        overrides.append(f"train.seed_axis='{options.seed_axis}'")
+    if options.device_memory is not None:
+        overrides.append(f"train.device_memory={options.device_memory}")
+    if options.mesh is not None:
+        overrides.append(f"train.mesh={json.dumps(options.mesh)}")
+    return read_experiment(
+        shared.find_config(options.config),
+        overrides,
+        methods=shared.split_names("--methods", options.methods),
+        variant=options.variant,
+        stream=options.stream,
+        seeds=shared.split_seeds(options.seeds),
+        order=options.order,
+    )
+
+
+def report_options(options: argparse.Namespace) -> argparse.Namespace:
+    """The options of `hmcl report` for this run."""
+    parser = argparse.ArgumentParser()
+    report.add_options(parser)
+    words = [options.out, *(["--replace"] if options.resume else [])]
+    words += ["--stream", options.stream] if options.stream else []
+    return parser.parse_args(words)

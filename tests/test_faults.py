@@ -1,0 +1,149 @@
+"""Runs that machines disturb: each ends as the run that nothing disturbed, or says what to do."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hmcl_jax.data.store import write_store
+from hmcl_jax.data.synthetic import synthetic_stream
+
+pytestmark = pytest.mark.slow
+TASKS = 3
+
+
+class Runs:
+    """The command on a small stream, in processes of its own that share compiled programs."""
+
+    def __init__(self, folder):
+        self.store, self.programs = folder / "store", folder / "programs"
+        made = synthetic_stream(tasks=TASKS, classes=4, dimension=8, train=40, test=20)
+        write_store(self.store, made.tasks, name="s", backbone="b", K=made.K, tau=made.tau)
+        self.whole = folder / "whole"
+        start = time.monotonic()
+        for out in (folder / "first", self.whole):  # the first compiles
+            start = time.monotonic()
+            done = self.finish(self.start(out))
+            assert done == (0, ""), done
+        self.seconds = time.monotonic() - start
+
+    def start(self, out, before=None):
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "hmcl_jax", "run", "--stream", str(self.store)),
+                *("--methods", "hmcl_ca", "--seeds", "0,1", "--out", str(out), "--resume"),
+                *("--set", "train.batch=32"),
+                *("--set", "train.classification={epochs=2, learning_rate=0.02}"),
+            ],
+            env={
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COMPILATION_CACHE_DIR": str(self.programs),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=before,
+        )
+
+    def finish(self, process):
+        _, error = process.communicate(timeout=600)
+        return process.returncode, error
+
+    def partial(self, out, finished):
+        """A run that was killed after some tasks, from the undisturbed one."""
+        shutil.copytree(self.whole, out)
+        for path in (*out.glob("results.json"), *out.glob("table.*")):
+            path.unlink()
+        for number in range(finished + 1, TASKS + 1):
+            shutil.rmtree(out / "hmcl_ca" / "steps" / str(number))
+        return out / "hmcl_ca" / "steps" / str(finished)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def results(out):
+    found = json.loads((out / "results.json").read_text("utf8"))["methods"]["hmcl_ca"]
+    return [found[key] for key in ("scores", "losses", "details")]
+
+
+def assert_ends_equal(runs, out):
+    """Resumes to the end; a damaged step that cannot be set aside is deleted as the error says."""
+    code, error = runs.finish(runs.start(out))
+    if code == 1 and "delete the directory" in error:
+        newest = max((out / "hmcl_ca" / "steps").iterdir(), key=lambda path: path.name)
+        assert str(newest) in error
+        shutil.rmtree(newest)
+        code, error = runs.finish(runs.start(out))
+    assert code == 0, error
+    assert "Traceback" not in error
+    assert results(out) == results(runs.whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_moment(runs, tmp_path, number):
+    chance = random.Random(int(number))
+    for _ in range(4):
+        process = runs.start(tmp_path / "out")
+        time.sleep(chance.uniform(0.2, 1) * runs.seconds)
+        process.send_signal(number)
+        code, error = runs.finish(process)
+        assert code in (0, 130, -number), error
+        assert code != 130 or "--resume" in error
+    assert_ends_equal(runs, tmp_path / "out")
+
+
+@pytest.mark.parametrize("size", [2048, 8192])
+def test_a_full_disk(runs, tmp_path, size):
+    runs.partial(tmp_path / "out", 1)
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))  # noqa: E731
+    code, error = runs.finish(runs.start(tmp_path / "out", limit))
+    assert code == 1
+    assert "resume" in error
+    assert_ends_equal(runs, tmp_path / "out")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["flipped", "truncated"])
+def test_a_damaged_checkpoint_is_never_used(runs, tmp_path, kind, seed):
+    chance = random.Random(seed)
+    step = runs.partial(tmp_path / "out", 2)
+    files = sorted(path for path in step.rglob("*") if path.is_file())
+    # Every byte is hit as likely.
+    (path,) = chance.choices(files, [file.stat().st_size for file in files])
+    data = bytearray(path.read_bytes())
+    at = chance.randrange(len(data))
+    data[at] ^= 1 << chance.randrange(8)
+    path.write_bytes(data if kind == "flipped" else data[:at])
+    assert_ends_equal(runs, tmp_path / "out")
+
+
+def test_a_second_process_is_refused(runs, tmp_path):
+    first = runs.start(tmp_path / "out")
+    while not list((tmp_path / "out").glob("*/run.lock")) and first.poll() is None:
+        time.sleep(0.01)
+    code, error = runs.finish(runs.start(tmp_path / "out"))
+    assert code == 0 or "wait for it" in error
+    assert runs.finish(first)[0] == 0
+    assert_ends_equal(runs, tmp_path / "out")
+
+
+def test_a_store_that_is_gone_is_named(runs, tmp_path):
+    runs.partial(tmp_path / "out", 1)
+    away = runs.store.rename(runs.store.with_name("away"))
+    code, error = runs.finish(runs.start(tmp_path / "out"))
+    away.rename(runs.store)
+    assert (code, "--stream must be" in error) == (1, True)
+    assert_ends_equal(runs, tmp_path / "out")
