@@ -1,4 +1,4 @@
-"""Mutated stores, configs, run directories and checkpoints: refused in our own words, or read."""
+"""Mutated stores and configs: refused in our own words, or read."""
 
 import json
 import subprocess
@@ -21,9 +21,7 @@ def fuzz(kind, seed, count):
     return found
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"), [("store", 200), ("config", 200), ("step", 40), ("record", 20)]
-)
+@pytest.mark.parametrize(("kind", "count"), [("store", 200), ("config", 200)])
 def test_some_mutations(kind, count):
     fuzz(kind, 0, count)
 
@@ -32,7 +30,7 @@ def test_some_mutations(kind, count):
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("store", 1000), ("config", 1000), ("run", 500), ("step", 300), ("record", 500)],
+    [("store", 1000), ("config", 1000)],
 )
 def test_five_thousand_mutations(kind, count, seed):
     fuzz(kind, seed, count)

@@ -11,7 +11,7 @@ from paper_stores import hmcl16_store, modalities_store
 from reproducing import BROKEN, FEW, MINE, SMALL, call, reproduce, result
 
 from hmcl_jax.continual import ConfigError, RunError
-from hmcl_jax.continual.guard import BadNumbers, Stopped
+from hmcl_jax.continual.health import BadNumbers, Stopped
 from hmcl_jax.continual.methods import METHODS
 from hmcl_jax.continual.plugins import load_methods
 from hmcl_jax.data.store import read_store
