@@ -213,7 +213,7 @@ def test_results_that_are_damaged_say_what_to_do(copy, store):
         ("details", [[{}, {}]] * 4, "details of vanilla, task 1, must be a list of 1 entries"),
         ("scores", [[["0.5"] * 4] * 4] * 2, "scores of vanilla must be numbers, got '0.5'"),
         ("scores", 1.0, "scores of vanilla must be numbers of shape"),
-        ("stopped", [{"place": 0}], "stopped of vanilla must be a list of reports on seeds"),
+        ("stopped", [{"seed_index": 0}], "stopped of vanilla must be a list of reports on seeds"),
     ):
         refused(said, lambda made, k=key, v=value: made["methods"]["vanilla"].update({k: v}))
     refused("kinds must be a list of str", lambda made: made.update(kinds=[1, 2, 3, 4]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmcl_jax.continual import ConfigError, TrainConfig, evaluate, pairs
+from hmcl_jax.continual import ConfigError, TrainConfig, feed, scoring
 from hmcl_jax.data.store import read_store
 
 ROOT = Path(__file__).parent.parent
@@ -368,8 +368,8 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, monkeypatch, ar
 @pytest.fixture
 def few_programs(monkeypatch):
     """Pads all tasks to one size: those of a kind share a program, and compiling is what costs."""
-    monkeypatch.setattr(pairs, "capacity", lambda rows: 16384)
-    for module in (pairs, evaluate):
+    monkeypatch.setattr(feed, "row_capacity", lambda rows: 16384)
+    for module in (feed, scoring):
         monkeypatch.setattr(module, "class_capacity", lambda classes: 1024)
 
 

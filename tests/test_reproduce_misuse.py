@@ -449,12 +449,12 @@ def test_a_run_with_a_stopped_seed_is_read_back_as_such(tmp_path, monkeypatch):
     small = synthetic_stream(tasks=2, classes=4, dimension=8, train=32, test=16)
     item = read_item("modalities", NAME, ["train.batch=16"], seeds=[0, 1])
     jobs = {f: j for f, j in unique([item]).items() if j.method == "vanilla"}
-    from hmcl_jax.continual import run as running
+    from hmcl_jax.continual import learner
 
-    def found(seen, losses, heads, seeds, task, sides, config):
+    def found(vitals, seeds, task, sides, config):
         return [Stopped(0, 0, task, 1, "loss", sides)] if task == "task2" else []
 
-    monkeypatch.setattr(running, "find_stopped", found)
+    monkeypatch.setattr(learner, "find_stopped", found)
     with pytest.warns(BadNumbers):
         results, failures = run_jobs(jobs, {NAME: small}, tmp_path)
     (one,) = results.values()

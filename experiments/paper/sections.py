@@ -137,7 +137,7 @@ def _found(item: Item, results: Results, setting: Setting) -> tuple[Found, list[
         for label, result in labels.items()
         if result.stopped
     }
-    every = tuple({found.place: found for each in stopped.values() for found in each}.values())
+    every = tuple({found.seed_index: found for each in stopped.values() for found in each}.values())
     if every:
         count = next(iter(next(iter(rows.values())).values())).seeds
         if len(every) == len(count):

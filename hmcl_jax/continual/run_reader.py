@@ -125,7 +125,7 @@ class SavedRun:
                 f"{step} must hold heads of shape {shape}, got {sorted(shapes) or 'none'}; run "
                 "again with another --out."
             )
-        if stopped := [one.place for one in self.stopped(finished)]:
+        if stopped := [one.seed_index for one in self.stopped(finished)]:
             arrays = {name: np.array(array) for name, array in arrays.items()}
             for array in arrays.values():
                 array[stopped] = np.nan

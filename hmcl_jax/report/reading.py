@@ -85,7 +85,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         what = f"{'' if plain else type(error).__name__ + ': '}{error}".partition("\n")[0]
         raise RunError(f"{path} is damaged or of another kind: {what}; {remedy}.") from error
     for name, result in list(results.items()):
-        stopped = [one.place for one in result.stopped]
+        stopped = [one.seed_index for one in result.stopped]
         if not is_complete(np.delete(result.scores, stopped, axis=0)).all():
             wrong[name] = f"{path}: scores of {name} are not complete; {remedy}."
             del results[name]

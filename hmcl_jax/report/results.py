@@ -90,7 +90,7 @@ def without_stopped(result: StreamResult) -> StreamResult:
 
 def _going(result: StreamResult) -> np.ndarray:
     """Which seeds came to the end."""
-    stopped = [found.place for found in result.stopped]
+    stopped = [found.seed_index for found in result.stopped]
     return ~np.isin(np.arange(len(result.seeds)), stopped)
 
 
