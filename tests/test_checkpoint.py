@@ -200,7 +200,7 @@ def test_files_of_something_else_are_left_alone(path, resume):
 def test_a_damaged_identity_is_named(path, text):
     saved(path, steps=1)
     (path / "run.json").write_text(text)
-    refused(path, r"run\.json cannot be read: .*--out")
+    refused(path, r"run\.json is damaged: .*--out")
 
 
 def test_another_schema_is_named(path):
