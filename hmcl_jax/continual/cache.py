@@ -40,7 +40,7 @@ def keep_programs(on: bool = True) -> Path | None:
       >>> folder = keep_programs()  # doctest: +SKIP
     """
     config: Any = jax.config  # its attributes are made at run time
-    given = config.jax_compilation_cache_dir
+    given, on = config.jax_compilation_cache_dir, on and config.jax_enable_compilation_cache
     if on and not given:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(caches) / "hmcl_jax" / "programs"
@@ -52,7 +52,7 @@ def keep_programs(on: bool = True) -> Path | None:
             on = False
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_compilation_cache_max_size", LIMIT)
-    if not on or not config.jax_enable_compilation_cache:
+    if not on:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
