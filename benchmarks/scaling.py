@@ -50,9 +50,7 @@ def along_stream(places: list[int], config: TrainConfig, repeats: int, short: bo
                 stage = stage.seen(task) if short else stage.learned(task)
             times = interleave(sides, repeats)
             for number, (held, _) in before.items():
-                carried = sum(
-                    x.nbytes for x in jax.tree.leaves((held.carried.heads, held.carried.state))
-                )
+                carried = sum(x.nbytes for x in jax.tree.leaves(_carried(held)))
                 found = ratio(times, str(number), str(places[0]))
                 row = {"method": name, "rule": rule, "task": number, "rank": ranks[number]}
                 row |= {"seconds": median(times[str(number)]), **found}
@@ -63,7 +61,11 @@ def along_stream(places: list[int], config: TrainConfig, repeats: int, short: bo
 
 def _all(stage: Stage, task: object) -> object:
     after = stage.learned(task)
-    return after.carried.heads, after.carried.state
+    return _carried(after)
+
+
+def _carried(stage: Stage) -> object:
+    return stage.carried.heads, stage.carried.state
 
 
 def point(sizes: dict[str, int], epochs: int, repeats: int) -> dict:

@@ -6,7 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual import Carried, Learned, Method, Setting, TrainConfig, learn_task
-from hmcl_jax.continual.learner import initial_opt_state, task_data
+from hmcl_jax.continual.fit import fit_task
+from hmcl_jax.continual.guard import wrap
+from hmcl_jax.continual.learner import initial_opt_state, make_feeds, task_data
+from hmcl_jax.continual.method import TrainState
 from hmcl_jax.continual.programs import Programs
 from hmcl_jax.data.store import Task
 from hmcl_jax.head import identity_head
@@ -45,6 +48,20 @@ class Stage:
         spec = self.setting.spec(task, self.index)
         fresh = initial_opt_state(self.method, self.carried, spec, self.programs)
         return self.method.begin_task(fresh, self.carried.state, self.carried.heads, spec)
+
+    def fit(self, task: Task, opt_state: Any) -> Any:
+        """Trains on the task, without what a task begins and ends with."""
+        heads, state = self.carried.heads, self.carried.state
+        guarded = wrap(opt_state, heads, (len(self.setting.seeds),))
+        return fit_task(
+            self.programs,
+            self.method,
+            make_feeds([(task, self.index)], self.setting, self.programs),
+            TrainState(heads, guarded, state.own, {}),
+            state.shared,
+            self.setting.train.schedule(task.kind).epochs,
+            lambda done, epochs: None,
+        )
 
     def learn(self, task: Task) -> tuple[Carried, Learned]:
         """All that a run does between two evaluations."""

@@ -120,7 +120,7 @@ def make_runs(out, store: Store, methods, rng, seeds=SEEDS, finished=None, stopp
         for method in methods:
             made = made_result(store, method, seeds, rng)
             for one in stops[method]:
-                made.scores[one.place, -1] = np.nan
+                made.scores[one.seed_index, -1] = np.nan
             results[method] = dataclasses.replace(made, stopped=tuple(stops[method]))
         write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
     return out

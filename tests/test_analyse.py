@@ -205,7 +205,7 @@ def test_results_that_are_damaged_say_what_to_do(copy, store):
         ("logs", [{"defect_after": 1.0}] * 4, "defect_after in logs of vanilla must be"),
         ("details", [[{"score": 0.5}]] * 4, "details of vanilla, task 2, must be a list of 2"),
         ("scores", [[["0.5"] * 4] * 4] * 2, "scores of vanilla must be numbers"),
-        ("stopped", [{"place": 0}], "stopped of vanilla"),
+        ("stopped", [{"seed_index": 0}], "stopped of vanilla"),
     ):
         refused(said, lambda made, k=key, v=value: made["methods"]["vanilla"].update({k: v}))
     refused("kinds must be a list of str", lambda made: made.update(kinds=[1, 2, 3, 4]))

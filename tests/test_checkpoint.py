@@ -102,12 +102,13 @@ def test_what_is_no_array_is_refused(path, value):
 def test_records_come_back_with_nan_for_what_is_not_finite(path):
     with begun(path) as run:
         run.save(1, {}, RECORD)
-        run.save(2, {}, {"b": float("nan")})
+        run.save(2, {}, {"a": None, "b": [float("nan")]})
     with resumed(path) as run:
         first, second = run.tasks(2)
     assert np.isnan(first.pop("scores")[0][1])
     assert first == {key: value for key, value in RECORD.items() if key != "scores"}
-    assert np.isnan(second["b"])
+    assert second["a"] is None
+    assert np.isnan(second["b"][0])
     file = path / "tasks" / "0001.json"
     file.write_text(file.read_text().replace("12.5", "13.5"))
     with pytest.raises(RunError, match=r"0001\.json cannot be read: .*checksum.*--resume"):
@@ -200,7 +201,7 @@ def test_files_of_something_else_are_left_alone(path, resume):
 def test_a_damaged_identity_is_named(path, text):
     saved(path, steps=1)
     (path / "run.json").write_text(text)
-    refused(path, r"run\.json cannot be read: .*--out")
+    refused(path, r"run\.json is damaged: .*--out")
 
 
 def test_another_schema_is_named(path):

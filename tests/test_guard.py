@@ -97,7 +97,7 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
         "keep training."
     ]
     (stopped,) = found.stopped
-    assert (stopped.place, stopped.seed, stopped.task, stopped.epoch) == (1, 5, "task2", 1)
+    assert (stopped.seed_index, stopped.seed, stopped.task, stopped.epoch) == (1, 5, "task2", 1)
     assert (stopped.quantity, stopped.modalities) == ("gradient", ("text",))
     assert_others_equal(found, healthy)
     assert np.array_equal(found.scores[1, 0], healthy.scores[1, 0], equal_nan=True)

@@ -77,11 +77,11 @@ def test_methods_come_in_the_order_of_the_results(out):
 def test_steps_that_are_missing_are_named_with_the_remedy(out):
     run = read_runs(out, STORE)["hmcl_ca"]
     shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
-    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is missing: delete the later ones in"):
+    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is not there: delete the later ones in"):
         run.heads(2)
     for n in (3, 4):
         shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
-    said = r"Step 4 of hmcl_ca is missing: 1 of 4 tasks are finished; run again with --resume\."
+    said = r"Step 4 of hmcl_ca is not there: 1 of 4 tasks are finished; run again with --resume\."
     with pytest.raises(RunError, match=said):
         run.heads()
     assert run.finished == 1
@@ -116,7 +116,7 @@ def test_folders_that_hold_something_else_are_refused(out, tmp_path):
     with pytest.raises(RunError, match=r"run\.json is not of a run over a stream"):
         read_runs(tmp_path / "other", STORE)
     (tmp_path / "other" / "hmcl" / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+    with pytest.raises(RunError, match=r"run\.json is damaged"):
         read_runs(tmp_path / "other", STORE)
 
 

@@ -127,7 +127,7 @@ def _made(item: Item, results: Results, setting: Setting, notes: Sequence[str]) 
     }
     runs = {label: result for labels in rows.values() for label, result in labels.items()}
     texts = [f"{label}: {seed}" for label, result in runs.items() for seed in result.stopped]
-    stopped = {seed.place: seed for result in runs.values() for seed in result.stopped}
+    stopped = {seed.seed_index: seed for result in runs.values() for seed in result.stopped}
     if stopped and len(stopped) == len(next(iter(runs.values())).seeds):
         known = "; ".join(texts)
         raise ConfigError(f"Every seed was stopped in some run: {known}; lower the learning rates.")

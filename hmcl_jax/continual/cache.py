@@ -2,7 +2,6 @@
 
 import logging
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ LEAST_SECONDS = 0.05
 # Bytes; what was not used for longest goes first. Low, because JAX looks at every program that is
 # there whenever it writes one. A stream takes about 1 MiB.
 LIMIT = 64 * 2**20
-COMPILED = "/jax/core/compile/backend_compile_duration"  # includes loading what was kept
+COMPILED = "/jax/core/compile/backend_compile_duration"  # includes loading from the cache
 LOADED = "/jax/compilation_cache/cache_retrieval_time_sec"
 
 logger = logging.getLogger(__name__)
@@ -22,13 +21,13 @@ logger = logging.getLogger(__name__)
 def keep_programs(on: bool = True) -> Path | None:
     """Keeps compiled programs on disk, so that the next process does not compile them again.
 
-    In the folder that ``JAX_COMPILATION_CACHE_DIR`` names, with the limit of size that its owner
-    gave; else in ``hmcl_jax/programs`` of the user's cache (``$XDG_CACHE_HOME`` or ``~/.cache``),
-    which is held below 64 MiB. ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off. If the folder
-    cannot be used, a warning says why, and nothing is kept.
+    In the folder that ``JAX_COMPILATION_CACHE_DIR`` names; else in ``hmcl_jax/programs`` of the
+    user's cache (``$XDG_CACHE_HOME`` or ``~/.cache``), which is held below 64 MiB.
+    ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off. If the folder cannot be used, a warning
+    says why, and nothing is kept.
 
-    What is in the folder is executed: whoever can write to it can run code as you. It is made for
-    its owner alone (mode 0700); do not share it with people you do not trust.
+    The files in the folder are executed: whoever can write to it can run code as you. It is made
+    for its owner alone (mode 0700); do not share it with people you do not trust.
 
     Args:
       on: False to keep nothing and load nothing.
@@ -41,64 +40,31 @@ def keep_programs(on: bool = True) -> Path | None:
       >>> folder = keep_programs()  # doctest: +SKIP
     """
     config: Any = jax.config  # its attributes are made at run time
-    if not on or not config.jax_enable_compilation_cache:
-        jax.config.update("jax_enable_compilation_cache", False)
-        return None
-    given = config.jax_compilation_cache_dir
-    folder = Path(given) if given else own_folder()
-    try:
-        if not (given and "://" in given):
-            _make(folder)
-        if not given:
-            _check_private(folder)
-            _remove_half_written(folder)
-    except OSError as error:
-        logger.warning("Compiled programs are not kept in %s: %s", folder, error)
-        jax.config.update("jax_enable_compilation_cache", False)
-        return None
-    if not given:
+    given, on = config.jax_compilation_cache_dir, on and config.jax_enable_compilation_cache
+    if on and not given:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(caches) / "hmcl_jax" / "programs"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            logger.warning("Compiled programs are not kept in %s: %s", folder, error)
+            on = False
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_compilation_cache_max_size", LIMIT)
+    if not on:
+        jax.config.update("jax_enable_compilation_cache", False)
+        return None
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
-    return folder
-
-
-def own_folder() -> Path:
-    """Where programs are kept if ``JAX_COMPILATION_CACHE_DIR`` does not say."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "hmcl_jax" / "programs"
-
-
-def _make(folder: Path) -> None:
-    """A folder that can be written, for its owner alone if it is new."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError("it cannot be written to.")
-
-
-def _check_private(folder: Path) -> None:
-    """Refuses a folder from which others could make us run their programs."""
-    about = folder.stat()
-    if hasattr(os, "getuid") and about.st_uid != os.getuid():
-        raise PermissionError("it belongs to another user.")
-    if os.name == "posix" and stat.S_IMODE(about.st_mode) & 0o022:
-        raise PermissionError("others can write to it; chmod 700 it, or remove it.")
-
-
-def _remove_half_written(folder: Path) -> None:
-    """JAX writes a program, then its date; one without the other would stop all later writes."""
-    for program in folder.glob("*-cache"):
-        if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-            program.unlink(missing_ok=True)
+    return Path(given or folder)
 
 
 class CompileTime:
-    """Counts what JAX compiles, from the moment it is made.
+    """Counts the programs that JAX compiles, from the moment it is made.
 
     Attributes:
-      seconds: spent on compiling, or on loading what was kept.
+      seconds: spent on compiling, or on loading from the cache.
       programs: that were needed.
       kept: those of them that were loaded.
 

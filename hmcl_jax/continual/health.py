@@ -30,7 +30,7 @@ class Stopped:
     """A seed that was stopped.
 
     Attributes:
-      place: index of the seed along the seed axis.
+      seed_index: of the seed along the seed axis.
       seed: itself.
       task: name of the task.
       epoch: in which it happened, from 1; 0 if it was at the end of the task.
@@ -40,7 +40,7 @@ class Stopped:
       value: of the loss in that epoch, None if it was not finite.
     """
 
-    place: int
+    seed_index: int
     seed: int
     task: str
     epoch: int
@@ -76,10 +76,10 @@ def read_stopped(
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name} must be a list of reports on seeds ({error!r})") from error
     for one in stopped:
-        if type(one.place) is not int or not 0 <= one.place < len(seeds):
-            raise ValueError(f"{name} must name places of seeds, got {one.place!r}")
+        if type(one.seed_index) is not int or not 0 <= one.seed_index < len(seeds):
+            raise ValueError(f"{name} must name indices of seeds, got {one.seed_index!r}")
         fits = {
-            "seed": one.seed == seeds[one.place],
+            "seed": one.seed == seeds[one.seed_index],
             "task": isinstance(one.task, str) and one.task in tasks,
             "epoch": type(one.epoch) is int and one.epoch >= 0,
             "quantity": isinstance(one.quantity, str) and one.quantity in QUANTITIES,

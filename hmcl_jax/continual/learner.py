@@ -69,7 +69,7 @@ class Carried(NamedTuple):
 
     def is_stopped(self, seeds: int) -> np.ndarray:
         """Which seeds are stopped."""
-        return np.isin(np.arange(seeds), [one.place for one in self.stopped])
+        return np.isin(np.arange(seeds), [one.seed_index for one in self.stopped])
 
 
 class Learned(NamedTuple):
@@ -200,7 +200,7 @@ class _Health:
 
     def _stop(self, found: list[Stopped]) -> None:
         bad = self._mask()
-        self.stopped += [one for one in found if not bad[one.place]]
+        self.stopped += [one for one in found if not bad[one.seed_index]]
 
 
 def add_missing_heads(

@@ -265,7 +265,7 @@ def read_identity(root: Path) -> dict[str, Any]:
         schema, identity = found["schema"], dict(found["identity"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise RunError(
-            f"{file} cannot be read: {_reason(error)}. "
+            f"{file} is damaged: {_reason(error)}. "
             "Put a copy of it back, or choose another directory with --out."
         ) from error
     if schema != SCHEMA:

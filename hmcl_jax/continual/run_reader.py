@@ -111,7 +111,7 @@ class SavedRun:
             else:
                 remedy = f"delete the later ones in {step.parent} and run"
             raise RunError(
-                f"Step {finished} of {self.method} is missing: {remedy} again with --resume."
+                f"Step {finished} of {self.method} is not there: {remedy} again with --resume."
             )
         arrays = {
             name[len(HEADS) : -1]: array
@@ -125,7 +125,7 @@ class SavedRun:
                 f"{step} must hold heads of shape {shape}, got {sorted(shapes) or 'none'}; run "
                 "again with another --out."
             )
-        if stopped := [one.place for one in self.stopped(finished)]:
+        if stopped := [one.seed_index for one in self.stopped(finished)]:
             arrays = {name: np.array(array) for name, array in arrays.items()}
             for array in arrays.values():
                 array[stopped] = np.nan
@@ -228,16 +228,14 @@ def _read_run(path: Path, store: Store) -> SavedRun:
             f"{store.name!r} ({store.fingerprint[:12]}); give that store, or run again with "
             "this one and another --out."
         )
-    whole = all(type(seed) is int for seed in run.seeds) and run.method == path.name
-    if not whole or not all(isinstance(name, str) for name in run.order):
+    if run.method != path.name:
         raise RunError(
-            f"{path / RUN} does not say its method, seeds and tasks; give a folder of "
-            "run_stream.py."
+            f"{path / RUN} is of a run of {run.method!r}; give a folder of run_stream.py."
         )
     known = {task.name for task in store}
-    kappa = run.config.get("kappa", 0.1)
     if wrong := [name for name in run.order if name not in known]:
         raise RunError(f"{path / RUN} names {wrong[0]!r}, which is no task of the store.")
+    kappa = run.config.get("kappa", 0.1)
     if isinstance(kappa, bool) or not isinstance(kappa, int | float):
         raise RunError(f"{path / RUN} says that kappa is {kappa!r}, which is no number.")
     return run

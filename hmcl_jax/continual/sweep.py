@@ -108,8 +108,8 @@ def _part(whole: StreamResult, own: slice, settings: Mapping[str, Any]) -> Strea
         logs=[{figure: values[own] for figure, values in log.items()} for log in whole.logs],
         heads={modality: W[own] for modality, W in whole.heads.items()},
         stopped=tuple(
-            dataclasses.replace(found, place=found.place - own.start)
+            dataclasses.replace(found, seed_index=found.seed_index - own.start)
             for found in whole.stopped
-            if own.start <= found.place < own.stop
+            if own.start <= found.seed_index < own.stop
         ),
     )

@@ -7,12 +7,15 @@ import numpy as np
 
 
 def with_nan(tree: Any) -> Any:
-    """Nested lists and dicts with NaN for None, as :func:`hmcl_jax._files.without_nan` took it."""
+    """Plain data with NaN for each None in a list, as :func:`hmcl_jax._files.without_nan` took it.
+
+    The value of a key stays None: it may mean that there is none.
+    """
     if isinstance(tree, dict):
         return {key: with_nan(value) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [with_nan(value) for value in tree]
-    return float("nan") if tree is None else tree
+        return [float("nan") if value is None else with_nan(value) for value in tree]
+    return tree
 
 
 def check_entry(name: str, entry: Mapping[str, Any], seeds: int, t: int) -> None:

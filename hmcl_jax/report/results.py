@@ -62,7 +62,7 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
 
 def _finished(result: StreamResult) -> np.ndarray:
     """Which seeds came to the end."""
-    return ~np.isin(np.arange(len(result.seeds)), [stop.place for stop in result.stopped])
+    return ~np.isin(np.arange(len(result.seeds)), [stop.seed_index for stop in result.stopped])
 
 
 def _with_stopped(values: np.ndarray, finished: np.ndarray) -> np.ndarray:
