@@ -215,19 +215,6 @@ def test_wrong_arguments(backbone, call, match):
         call(backbone, pixels, tokens)
 
 
-def test_wrong_options(folder):
-    for options, match in (
-        ({"dtype": "float16"}, "dtype must be one of"),
-        ({"batch": 0}, "batch must be at least 1"),
-        ({"devices": []}, "devices must hold at least one"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            load_backbone(folder, **options)
-
-
-# Conversion
-
-
 def test_sizes_of_the_published_model():
     shapes = published_shapes(vars(FULL))
     assert sum(math.prod(shape) for key, shape in shapes.items() if key not in PIXELS) == 149619972

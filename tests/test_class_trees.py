@@ -122,13 +122,6 @@ def test_every_way_to_choose_a_parent_gives_a_tree(small):
         assert tree.root == ROOT
 
 
-def test_of_equally_long_ways_the_first_in_the_file_is_taken(small):
-    # A dog is a canine and a pet, both are animals.
-    for parent in ("shortest", "longest", "first"):
-        rows = synset_tree(small, ["dog.n.01"], parent=parent, root=ROOT)
-        assert ("dog", "canine") in spoken(small, rows)
-
-
 def test_paths_end_at_the_root(small):
     rows = synset_tree(small, ["dog.n.01", "n00000010"], root="animal.n.01")
     assert spoken(small, rows) == {
@@ -217,22 +210,6 @@ def test_missing_parents_empty_files_and_bytes_that_are_no_text(folder):
     (folder / "data.noun").write_bytes(b"\xff\xfe" + DATA.encode())
     with pytest.raises(WordNetError, match=r"data\.noun: byte 0 is no text"):
         read_wordnet(folder)
-
-
-def test_a_file_cut_off_at_any_byte_is_refused_or_unharmed(folder):
-    """All that a cut may leave unseen is the end of the last gloss."""
-    whole = DATA.encode()
-    start = len(LICENCE)
-    rng = np.random.default_rng(0)
-    for end in rng.integers(start, whole.rindex(b"runs"), 60):
-        (folder / "data.noun").write_bytes(whole[: int(end)])
-        try:
-            found = read_wordnet(folder)
-        except WordNetError:
-            continue
-        # The synsets of the index are all there, and nothing has changed.
-        full = read_wordnet(write(folder))
-        assert all(found.hypernyms[s] == full.hypernyms[s] for s in found.words)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from stores import tasks, write
 from hmcl_jax import entailment, lorentz
 from hmcl_jax.data.encoding import Arrays, decode, encode_features
 from hmcl_jax.data.store import StoreError, read_store
-from hmcl_jax.data.synthetic import synthetic_stream
 
 K, TAU = 1.0, 0.012
 
@@ -127,28 +126,6 @@ def test_only_what_is_asked_for_is_decoded(tmp_path, rng, monkeypatch):
     assert decoded == [(12, 8)]
 
 
-def test_it_is_half_as_large_and_the_same_each_time(tmp_path):
-    made = synthetic_stream(tasks=2, dimension=256, train=512, test=128).tasks
-    made = [
-        type(task)(
-            **vars(task)
-            | {
-                "arrays": {
-                    k: v.astype("f2") if v.dtype == "f4" else v for k, v in task.arrays.items()
-                }
-            }
-        )
-        for task in made
-    ]
-    for name, features in (("plain.zip", None), ("a.zip", "int8"), ("b.zip", "int8")):
-        write(tmp_path / name, made, features=features)
-    plain, coded, again = ((tmp_path / f"{n}.zip").read_bytes() for n in ("plain", "a", "b"))
-    assert coded == again
-    assert len(coded) < 0.55 * len(plain)
-    write(tmp_path / "c", made, features="int8")
-    assert read_store(tmp_path / "c").fingerprint == read_store(tmp_path / "a.zip").fingerprint
-
-
 def save(part, edit):
     """Changes a part of an encoded array, and its entry with it."""
 
@@ -221,17 +198,3 @@ def test_labels_are_not_encoded(tmp_path, rng):
     sign(tmp_path / "coded")
     with pytest.raises(StoreError, match=r"train_labels has the encoding 'int8'.*for features"):
         read_store(tmp_path / "coded")
-
-
-@pytest.mark.parametrize(
-    ("index", "value", "message"),
-    [((7, 2), np.nan, "train_features row 7 is not finite"), (3, 6e4, "row 3 has radius")],
-)
-def test_writing_names_the_row_of_a_fault(tmp_path, rng, index, value, message):
-    made = tasks(rng)
-    made[0].arrays["train_features"][index] = value
-    with pytest.raises(StoreError, match=message):
-        write(tmp_path / "coded", made, features="int8")
-    with pytest.raises(StoreError, match=r"features must be None .* or 'int8', got 'int4'"):
-        write(tmp_path / "coded", made, features="int4")
-    assert not list(tmp_path.iterdir())

@@ -240,8 +240,13 @@ def test_bad_pictures_are_refused_or_skipped_and_counted(data):
     (data / "pairs" / "pictures" / "test1.png").write_bytes(picture(3)[:60])
     with pytest.raises(ValueError, match=r"dog.1\.png"):
         extract(data, "refused")
-    extract(data, "store", dataclasses.replace(SMALL, on_error="skip"))
-    store = read_store(data / "store")
+    skip = dataclasses.replace(SMALL, on_error="skip")
+    extract(data, "store", skip)
+    extract(data, "ones", dataclasses.replace(skip, batch=1, shard=1))  # a shard of one bad picture
+    store, ones = read_store(data / "store"), read_store(data / "ones")
+    for task in store:
+        for name, array in task.arrays.items():
+            np.testing.assert_allclose(ones[task.name].arrays[name], array, rtol=1e-6)
     animals, pairs = store["animals"], store["pairs"]
     np.testing.assert_array_equal(
         animals.arrays["train_labels"], [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2]

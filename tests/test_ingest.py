@@ -13,7 +13,6 @@ from collections_made import (
     captions_of,
     contents,
     labelled,
-    make_coco,
     make_folders,
     make_karpathy,
     make_label_shards,
@@ -23,7 +22,7 @@ from collections_made import (
 )
 
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.image_datasets import distinct_names, open_collection, recognise
+from hmcl_jax.data.image_datasets import distinct_names, open_collection
 
 
 @pytest.mark.parametrize("layout", CLASSIFICATION)
@@ -229,21 +228,6 @@ def test_class_names_are_counted_and_must_agree(tmp_path):
         write(tmp_path / split / "barn owl" / "1.jpg", "x")
     with pytest.raises(IngestError, match="two class folders are named 'barn owl'"):
         open_collection(tmp_path)
-
-
-def test_layouts_are_recognised(tmp_path):
-    for layout, make in (
-        ("folders", make_folders),
-        ("table", make_label_table),
-        ("coco", make_coco),
-        ("karpathy", make_karpathy),
-        ("webdataset", make_label_shards),
-    ):
-        assert recognise(make(tmp_path / layout)) == layout
-    write(tmp_path / "features" / "train_features.npy", "")
-    assert recognise(tmp_path / "features") == "features"
-    with pytest.raises(IngestError, match="use read_features"):
-        open_collection(tmp_path / "features")
 
 
 def test_unknown_and_ambiguous_layouts(tmp_path):

@@ -17,12 +17,9 @@ from collections_made import (
     write,
 )
 from fuzzing import mutate_tree
-from test_features import DIM, classification, make, retrieval
 
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.feature_arrays import read_features
 from hmcl_jax.data.image_datasets import open_collection
-from hmcl_jax.data.store import ARRAYS
 
 TOML = """
 name = "beasts"
@@ -164,27 +161,3 @@ def test_tar_headers_with_right_checksums(tmp_path):
         check(found.train, found)
         outcomes["opened"] += 1
     assert outcomes["refused"] > 200
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("arrays", [classification, retrieval])
-def test_damaged_features(tmp_path, arrays, packed):
-    rng = np.random.default_rng(2)
-    root = make(tmp_path / "x", arrays(np.random.default_rng(0)), packed=packed)
-    files = sorted(path for path in root.iterdir() if path.suffix != ".txt")
-    refused = 0
-    for trial in range(150):
-        victim = files[trial % len(files)]
-        whole = victim.read_bytes()
-        victim.write_bytes(damaged(rng, whole))
-        try:
-            found = read_features(root)
-        except IngestError:
-            refused += 1
-        else:
-            assert set(found.arrays) <= set(ARRAYS[found.kind])
-            for array in found.arrays.values():
-                assert np.isfinite(array).all()
-                assert array.ndim == 1 or array.shape[1] in (2, DIM)
-        victim.write_bytes(whole)
-    assert 0 < refused < 150

@@ -70,42 +70,6 @@ def test_pixels_are_those_of_pillow(fit, size):
         np.testing.assert_array_equal(found, reference(data, size, fit), err_msg=name)
 
 
-def bicubic(length, wanted):
-    """Weights (wanted, length) of Keys' kernel with a = -1/2, widened where pixels are merged."""
-    scale = length / wanted
-    wide = max(scale, 1.0)
-    centre = (np.arange(wanted) + 0.5) * scale
-    x = np.abs((np.arange(length) + 0.5 - centre[:, None]) / wide)
-    near = (1.5 * x - 2.5) * x * x + 1
-    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
-    return weights / weights.sum(1, keepdims=True)
-
-
-@pytest.mark.parametrize(("w", "h"), [(61, 40), (100, 640), (640, 480), (9, 9), (5, 31), (24, 24)])
-def test_resizing_is_bicubic_with_antialias(w, h):
-    pixels = np.asarray(texture(w, h)).astype(float)
-    data = saved(texture(w, h), "PNG")
-
-    def difference(found, ow, oh):
-        """In either order of the two directions, as versions of Pillow differ in it."""
-        across, down = ("ow,hwc->hoc", bicubic(w, ow)), ("oh,hwc->owc", bicubic(h, oh))
-        top, left = round((oh - SIZE) / 2), round((ow - SIZE) / 2)
-        differences = []
-        for order in ((across, down), (down, across)):
-            made = pixels
-            for product, weights in order:
-                made = np.clip(np.round(np.einsum(product, weights, made)), 0, 255)
-            made = made[top : top + SIZE, left : left + SIZE]
-            differences.append(np.abs(found - made).max())
-        return min(differences)
-
-    assert difference(read_picture(data, SIZE, "squash"), SIZE, SIZE) <= 1
-    longer = int(SIZE * max(w, h) / min(w, h))
-    wanted = (SIZE, longer) if w <= h else (longer, SIZE)
-    assert difference(read_picture(data, SIZE, "crop"), *wanted) <= 1
-
-
 def test_rotation_only_where_it_is_asked_for():
     plain = texture(40, 40)
     ways = Image.Transpose

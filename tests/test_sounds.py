@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from pocket import instruments, sounds, thermal
+from pocket import sounds
 
 RATE = 32000
 
@@ -90,18 +90,6 @@ def test_a_shared_recording_belongs_to_the_first_instrument(font):
     }
 
 
-def test_names_of_general_midi():
-    assert [instruments.name(i) for i in (0, 40, 73, 127)] == [
-        *("acoustic grand piano", "violin", "flute", "gunshot"),
-    ]
-    assert instruments.family(56) == "brass"
-    assert (instruments.DRUMS[38], instruments.DRUMS[81]) == (
-        "acoustic snare drum",
-        "open triangle",
-    )
-    assert len({instruments.name(i) for i in range(128)} | set(instruments.DRUMS.values())) == 175
-
-
 def test_a_loop_sounds_on_and_the_volume_falls():
     wave = tone(320, 0.1)  # 32 whole periods
     for settings, late in (({"loop": None}, 0), ({"loop": (0, len(wave))}, 1)):
@@ -132,16 +120,3 @@ def test_a_spectrum_shows_a_tone_where_it_is():
     assert mean[111 - bands[1]] > 0.2  # bands from the top
     assert deviation[111 - bands[1]] > 0.3  # it stops after half a second
     assert change.max() < mean.max()
-
-
-def test_heat_is_what_differs_from_the_border():
-    pixels = np.full((224, 224, 3), (250, 250, 250), np.uint8)
-    pixels[80:144, 80:144] = (200, 30, 30)
-    warmth = thermal.heat(pixels)
-    assert warmth[22:34, 22:34].min() > 0.9
-    assert warmth[:15].max() < 0.01
-    np.testing.assert_allclose(thermal.heat(pixels[..., ::-1]), warmth)  # no colour is left
-    shown = thermal.render(pixels)
-    assert shown.dtype == np.uint8
-    assert shown[112, 112].sum() > 600
-    assert shown[5, 5].sum() < 40

@@ -385,7 +385,8 @@ class _Extraction:
                 upright=options.upright,
             )
             for rows, pixels, bad in batches:
-                points = self.encoder.encode_images(pixels) if len(rows) else np.zeros((0, 1))
+                empty = np.zeros((0, self.encoder.dimension))
+                points = self.encoder.encode_images(pixels) if len(rows) else empty
                 named = [(span.start + row, pictures[row].key, reason) for row, reason in bad]
                 yield span.start + np.asarray(rows, np.int64), points, named
 
@@ -415,20 +416,19 @@ class _Extraction:
         for number in range(len(shards)):
             span = shards.span(number)
             if shards.read(number) is None:
-                good, points, bad = [], [], []
+                good = [np.zeros(0, np.int64)]  # a shard may hold no picture that can be read
+                points = [np.zeros((0, self.encoder.dimension), self.options.dtype)]
+                bad: list[tuple[int, str, str]] = []
                 done = span.start
                 for some, encoded, wrong in encode(span):
                     bad += wrong
                     fresh += len(some) + len(wrong)
                     done += len(some) + len(wrong)
-                    if len(some):
-                        good.append(some)
-                        points.append(self._stored(task, part, encoded))
+                    good.append(some)
+                    points.append(self._stored(task, part, encoded))
                     report(done)
-                empty = Shard(np.zeros((0, 1), self.options.dtype), np.zeros(0, np.int64))
-                features = np.concatenate(points) if points else empty.features
-                known = np.concatenate(good) if good else empty.rows
-                shards.write(number, Shard(features, known, tuple(bad)))
+                shard = Shard(np.concatenate(points), np.concatenate(good), tuple(bad))
+                shards.write(number, shard)
             report(span.stop)
         return shards.whole()
 
