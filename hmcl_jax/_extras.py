@@ -6,16 +6,17 @@ from typing import Any
 # Which extra of hmcl_jax installs a package, by the name that is imported.
 EXTRA_OF = {
     "PIL": "backbones",
+    "array_record": "tfds",
     "datasets": "data",
     "filelock": "run",
     "flax": "flax",
     "ftfy": "backbones",
     "jinja2": "report",
     "matplotlib": "report",
-    "nltk": "data",
     "orbax": "run",
     "rich": "run",
     "safetensors": "backbones",
+    "tensorflow_datasets": "tfds",
     "tokenizers": "backbones",
     "torch": "convert",
 }

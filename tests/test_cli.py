@@ -164,7 +164,8 @@ def test_progress_is_plain_lines_without_a_terminal(capsys):
     with ProgressView(("vanilla",)) as view:
         run_stream(stream, ["vanilla"], [0], config, listener=view)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
+    # Lines about epochs depend on the clock.
+    assert len([line for line in lines if " done, " in line]) == 3
     assert "vanilla: task 3/3 task3 done" in lines[-1]
     assert "\x1b" not in "".join(lines)
 

@@ -1,4 +1,4 @@
-"""Radii and modality gaps of a store, and what inspect_store says of them."""
+"""Radii and modality gaps of a store, and what `hmcl inspect` says of them."""
 
 import numpy as np
 import pytest

@@ -62,7 +62,7 @@ def load_backbone(
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{folder} is not a converted backbone: {Path(error.filename).name} is missing; make "
-            "one with experiments/convert_checkpoint.py."
+            "one with `hmcl convert`."
         ) from None
     except Exception as error:  # damaged files cause many kinds of errors in json and safetensors
         reason = f"{type(error).__name__}: {error}"

@@ -192,7 +192,7 @@ def run_names(out: str | os.PathLike[str]) -> list[str]:
         raise RunError(f"{out} is the run of one method; give the folder above it.")
     found = [path.parent.name for path in sorted(out.glob(f"*/{RUN}"))]
     if not found:
-        raise RunError(f"{out} holds no run; make one with experiments/run_stream.py --out {out}.")
+        raise RunError(f"{out} holds no run; make one with `hmcl run --out {out}`.")
     listed = _listed(out)
     return sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
 
@@ -220,7 +220,7 @@ def _read_run(path: Path, store: Store) -> SavedRun:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(
-            f"{path / RUN} is not of a run over a stream; give a folder of run_stream.py."
+            f"{path / RUN} is not of a run over a stream; give a folder of `hmcl run`."
         ) from error
     if fingerprint != store.fingerprint:
         raise RunError(
@@ -230,7 +230,7 @@ def _read_run(path: Path, store: Store) -> SavedRun:
         )
     if run.method != path.name:
         raise RunError(
-            f"{path / RUN} is of a run of {run.method!r}; give a folder of run_stream.py."
+            f"{path / RUN} is of a run of {run.method!r}; give a folder of `hmcl run`."
         )
     known = {task.name for task in store}
     if wrong := [name for name in run.order if name not in known]:

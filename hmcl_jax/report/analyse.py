@@ -229,7 +229,7 @@ def _read(
     """Runs and results of all folders by the names they are shown with, files, and warnings."""
     for folder in folders:
         if not folder.is_dir():
-            raise RunError(f"there is no folder {folder}; give one of experiments/run_stream.py.")
+            raise RunError(f"there is no folder {folder}; give one of `hmcl run`.")
     of_folder = [run_names(folder) for folder in folders]
     short = _short_names(folders)
     names = [method for listed in of_folder for method in listed]

@@ -306,7 +306,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
       >>> out.cleanup()
     """
     path = Path(folder) / "results.json"
-    remedy = f"run experiments/run_stream.py --out {folder} again with --resume"
+    remedy = f"run `hmcl run --out {folder}` again with --resume"
     if not path.is_file():
         raise RunError(f"{path} is missing: the runs are not finished; {remedy}.")
     try:
