@@ -229,9 +229,7 @@ def _read_run(path: Path, store: Store) -> SavedRun:
             "this one and another --out."
         )
     if run.method != path.name:
-        raise RunError(
-            f"{path / RUN} is of a run of {run.method!r}; give a folder of `hmcl run`."
-        )
+        raise RunError(f"{path / RUN} is of a run of {run.method!r}; give a folder of `hmcl run`.")
     known = {task.name for task in store}
     if wrong := [name for name in run.order if name not in known]:
         raise RunError(f"{path / RUN} names {wrong[0]!r}, which is no task of the store.")
