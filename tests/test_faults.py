@@ -79,13 +79,8 @@ def results(out):
 
 
 def assert_ends_equal(runs, out):
-    """Resumes to the end; a damaged step that cannot be set aside is deleted as the error says."""
+    """Resumes to the end, from the newest step that is whole."""
     code, error = runs.finish(runs.start(out))
-    if code == 1 and "delete the directory" in error:
-        newest = max((out / "hmcl_ca" / "steps").iterdir(), key=lambda path: path.name)
-        assert str(newest) in error
-        shutil.rmtree(newest)
-        code, error = runs.finish(runs.start(out))
     assert code == 0, error
     assert "Traceback" not in error
     assert results(out) == results(runs.whole)

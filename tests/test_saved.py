@@ -105,7 +105,7 @@ def test_folders_that_hold_something_else_are_refused(out, tmp_path):
     with pytest.raises(RunError, match=r"vanilla is the run of one method; give the folder above"):
         read_runs(out / "vanilla", STORE)
     for folder in (tmp_path / "none", out / "vanilla" / "steps"):
-        with pytest.raises(RunError, match=r"holds no run; make one with experiments/run_stream"):
+        with pytest.raises(RunError, match=r"holds no run; make one with `hmcl run"):
             read_runs(folder, STORE)
     with pytest.raises(RunError, match=r"no run of 'ewc', only of hmcl_ca, vanilla; add it with"):
         read_runs(out, STORE, ["ewc"])

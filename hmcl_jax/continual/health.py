@@ -73,6 +73,11 @@ def read_stopped(
     """
     try:
         stopped = tuple(Stopped(**{**one, "modalities": tuple(one["modalities"])}) for one in found)
+        # Records of tasks are read with NaN for null.
+        stopped = tuple(
+            dataclasses.replace(one, value=None) if one.value != one.value else one
+            for one in stopped
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name} must be a list of reports on seeds ({error!r})") from error
     for one in stopped:
