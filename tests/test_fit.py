@@ -441,6 +441,8 @@ def test_tasks_of_many_sizes_share_few_programs(monkeypatch, caplog, rng, name):
     config = TrainConfig(batch=64, **dict.fromkeys(SHORT, Schedule(1, 0.01)))
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         result = run_stream(store_of(tasks), [name], [1, 2], config, listener=listener)[name]
-    assert 6 <= result.programs <= 12
-    assert all(any("jit(update)" in message for message in compiled[i]) for i in (0, 1, 2, 3, 4, 5))
+    assert result.programs == 10
+    # A step is compiled once per kind of task, a gradient once per shape.
+    updating = [any("jit(update)" in message for message in messages) for messages in compiled]
+    assert [i for i, found in enumerate(updating) if found] == [0, 3]
     assert compiled[len(FIRST) :] == [[]] * len(SECOND)  # nothing at all, evaluation included

@@ -60,7 +60,7 @@ class TaskSpec:
       is_first: whether it is the first of the stream.
       K: squared radius of the hyperboloid.
       tau: temperature of the logits.
-      batch_rows: rows of a minibatch.
+      batch_rows: rows of a minibatch; 0 for what sees sums over minibatches alone.
       train: settings that all methods share.
     """
 

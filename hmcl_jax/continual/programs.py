@@ -60,6 +60,7 @@ class Programs:
 
     def probe(self, method: Method, spec: TaskSpec, number: int) -> Callable[..., Heads]:
         """``(state, shared, gradients) -> heads``: where a gradient is taken."""
+        spec = _without_rows(spec)
         if method.probes(spec)[number] is at_current_heads:
             return lambda state, shared, gradients: state.heads
 
@@ -133,6 +134,7 @@ class Programs:
 
     def update(self, method: Method, spec: TaskSpec) -> Callable[..., Any]:
         """``(state, shared, gradients, num_minibatches) -> (state, metrics)``: one step."""
+        spec = _without_rows(spec)
 
         def one(of_seed: tuple[TrainState, Gradients], fed: Any, of_all: Any) -> Any:
             (state, gradients), (shared, num_minibatches) = of_seed, of_all
@@ -178,7 +180,7 @@ class Programs:
 
     def init_optimizer(self, method: Method, spec: TaskSpec) -> Callable[[Heads], Any]:
         """``heads -> opt_state`` for all seeds."""
-        key = ("init", id(method), dataclasses.replace(spec, is_first=False))
+        key = ("init", id(method), dataclasses.replace(_without_rows(spec), is_first=False))
         if key not in self._compiled:
             self._methods.append(method)
             self._compiled[key] = jax.jit(jax.vmap(method.optimizer(spec).init))
@@ -224,6 +226,11 @@ class Programs:
             return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
 
         return run
+
+
+def _without_rows(spec: TaskSpec) -> TaskSpec:
+    """The spec of a program that sees no minibatch, so that tasks of all sizes share it."""
+    return dataclasses.replace(spec, batch_rows=0)
 
 
 def _changed(after: Any, before: Any) -> Any:
