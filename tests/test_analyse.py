@@ -367,5 +367,5 @@ def test_a_damaged_run_is_left_out_alone(store, copy):
     assert "vanilla is left out." in found.warnings[0]
     assert "There is no vanilla to compare with" in report_page(found)
     assert analyse([copy], store, methods=["hmcl_ca"], pictures=0).warnings == ()
-    with pytest.raises(RunError, match=r"vanilla is left out.*run\.json cannot be read"):
+    with pytest.raises(RunError, match=r"vanilla is left out.*run\.json is damaged"):
         analyse([copy], store, methods=["vanilla"])
