@@ -251,7 +251,7 @@ def checkpoints_kept(
 
 
 def print_missing(sections: Sequence[Section]) -> None:
-    """Prints what is not on the page, and why."""
+    """Prints which parts are missing from the page, and why."""
     for section in sections:
         where = f"{section.name} on {section.stream}"
         if section.missing:

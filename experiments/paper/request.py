@@ -172,7 +172,7 @@ def _unlike(stream: str, store: Store) -> list[str]:
 
 
 def deviations(request: Mapping[str, Any]) -> str:
-    """Sentences on what is not as in the configs, for the head of the page; may be empty."""
+    """Sentences on settings that differ from the configs, for the page; may be empty."""
     text = ""
     if given := given_options(request):
         text += f" Not the paper's settings: {given}."
