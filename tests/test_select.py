@@ -5,6 +5,7 @@ import math
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hmcl_jax.cli import records, select
@@ -39,8 +40,7 @@ beta = [0.1, 0.2]
 def stream(tmp_path_factory):
     made = synthetic_stream(tasks=2, classes=4, dimension=8, train=64, test=64, overlap=0.9)
     path = tmp_path_factory.mktemp("stream") / "store.zip"
-    about = {"name": made.name, "backbone": made.backbone, "K": made.K, "tau": made.tau}
-    write_store(path, made.tasks, **about)
+    write_store(path, made.tasks, name="s", backbone="synthetic", K=made.K, tau=made.tau)
     return path
 
 
@@ -64,15 +64,15 @@ def ran(monkeypatch):
     """The grids that are run, of which beta alone decides; 0.1 is best, and far away diverges."""
     labels = []
 
-    def measure(bench, label, name, given, points):
-        labels.append(label)
-        assert bench.experiment.seeds == (42,)
-        best = [abs(point["beta"] - 0.1) for point in points]
-        shift = 0.5 if given.get("span") == "ambient" else 0.0
+    def measure(study, job):
+        labels.append(job.label)
+        assert study.experiment.seeds == (42,)
+        gaps = [abs(point["beta"] - 0.1) for point in job.points]
+        shift = 0.5 if job.points[0].get("span") == "ambient" else 0.0
         return {
-            "settings": records.full_settings(name, given, points),
-            "immediate": [[math.nan if gap > 0.15 else 40.0 - gap] for gap in best],
-            "forgetting": [[2.0 - shift] for _ in best],
+            "settings": records.full_settings(job),
+            "immediate": [[math.nan if gap > 0.15 else 40.0 - gap] for gap in gaps],
+            "forgetting": [[2.0 - shift] for _ in gaps],
         }
 
     monkeypatch.setattr(records, "measure", measure)
@@ -80,15 +80,16 @@ def ran(monkeypatch):
 
 
 def test_the_rule_is_the_largest_sum_and_the_first_of_equal_ones():
-    rows = [
-        {"beta": 0.1, "Overall": 40.0, "BWT": -2.0},
-        {"beta": 0.2, "Overall": 41.0, "BWT": -2.5},
-        {"beta": 0.3, "Overall": 39.0, "BWT": -0.5},
-        {"beta": 0.4, "Overall": None, "BWT": None},
-    ]
-    assert select.pick(rows)["beta"] == 0.2
-    assert select.pick(rows[:1] + rows[2:])["beta"] == 0.3
-    assert select.pick(rows[3:]) == {}
+    def winner(*points):
+        immediate, forgetting = np.array(points).T[:, :, None]
+        betas = [{"beta": number} for number in range(len(points))]
+        record = {"points": betas, "immediate": immediate, "forgetting": forgetting}
+        return select.winner(record).get("beta")
+
+    a, b, c, lost = (42.0, 2.0), (43.5, 2.5), (39.5, 0.5), (math.nan, math.nan)
+    assert winner(a, b, c, lost) == 1  # Overall 41, BWT -2.5: as much as c
+    assert winner(a, c, lost, b) == 1
+    assert winner(lost) is None
 
 
 def test_every_method_has_a_grid_and_as_many_points():
@@ -96,7 +97,7 @@ def test_every_method_has_a_grid_and_as_many_points():
     assert {grid.given.get("method", name) for name, grid in grids.items()} == set(METHODS)
     points = {}
     for name, grid in grids.items():
-        settings = records.full_settings(name, grid.given, grid.points)  # refuses bad ones
+        settings = records.full_settings(grid.job(name))  # refuses bad ones
         if grid.axes:
             points.setdefault(grid.row, []).extend(settings)
     assert {len(own) for own in points.values()} == {24}
@@ -105,7 +106,8 @@ def test_every_method_has_a_grid_and_as_many_points():
     assert {grid.row for grid in grids.values()} == set(experiment.methods)
     for name, table in experiment.settings.items():
         if name in points:
-            assert records.full_settings(name, table, [{}])[0] in points[name], name
+            (settings,) = records.full_settings(records.Job(name, name, [table], {}))
+            assert settings in points[name], name
 
 
 @pytest.mark.parametrize(
@@ -127,23 +129,15 @@ def test_bad_grids_are_refused(call, ran, text, message):
 
 
 def test_axes_on_the_command_line(call, ran):
-    axes = select.read_axes(["a=1,2", "b=0.5"])
-    assert select.Grid("x", {}, axes).points == [{"a": 1, "b": 0.5}, {"a": 2, "b": 0.5}]
+    axes = select.read_axes(["a=1,2", "b.c=0.5"])
+    points = select.Grid("x", {}, axes).points
+    assert points == [{"a": 1, "b.c": 0.5}, {"a": 2, "b.c": 0.5}]
     for wrong in ([], ["a"], ["a=1,,2"], ["a=1", "a=2"]):
         with pytest.raises(ConfigError, match="--grid"):
             select.read_axes(wrong)
     with pytest.raises(SystemExit, match=r"variance must be in \(0, 1\]"):
         call("--method", "hmcl_mr", "--grid", "beta=0.1", "--set", "methods.hmcl_mr.variance=7.0")
     assert not ran
-
-
-def test_tables_are_written_as_toml():
-    table = {
-        "stream": 'a "b" \\ c',
-        "train": {"batch": 256, "classification": {"learning_rate": 1e-05}},
-        "methods": {"vanilla": {}, "a_b": {"on": True, "train": {"weight_decay": 0.1}}},
-    }
-    assert tomllib.loads(select.as_toml(table)) == table
 
 
 def test_rows_that_share_a_name_are_chosen_by_the_same_rule(call, ran, tmp_path, stream, capsys):
@@ -162,16 +156,21 @@ def test_rows_that_share_a_name_are_chosen_by_the_same_rule(call, ran, tmp_path,
     assert experiment.train.classification.epochs == 2
     assert experiment.stream == str(stream)
     shown = capsys.readouterr().out
-    assert '[methods.turn]\nmethod = "hmcl_ca"\nspan = "ambient"\nbeta = 0.1' in shown
+    assert '[methods.turn]\nmethod = "hmcl_ca"\nspan = "ambient"\n' in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("| turn_ambient"))
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells == ["turn_ambient", "turn", "2", "beta 0.1", "38.50", "-1.50", "37.00", "-"]
 
 
+def test_settings_are_written_as_toml():
+    table = {"stream": 'a "b" \\ c', "on": True, "train": {"batch": 256, "decay": {"rate": 1e-05}}}
+    assert tomllib.loads(select.as_toml(table)) == table
+
+
 def test_it_continues_and_refuses(call, ran, capsys):
     call()
     del ran[:]
-    with pytest.raises(SystemExit, match="exists already; choose another --out, or continue with"):
+    with pytest.raises(SystemExit, match="exists already; choose another --out, or add --resume"):
         call()
     call("--resume")
     assert not ran
@@ -196,11 +195,11 @@ def test_values_at_the_end_of_a_grid_are_named():
 def test_points_are_those_of_single_runs_and_of_the_other_form(call, stream, hmcl, tmp_path):
     held = call()
     by_option = [*("--grid", "variance=0.5,0.99"), *("--grid", "beta=0.0,0.5")]
-    alone = call("--method", "hmcl_mr", *by_option, "--out", tmp_path / "one")
+    call("--method", "hmcl_mr", *by_option, "--out", tmp_path / "one")
     alone = json.loads((tmp_path / "one" / "selection.json").read_text())
     assert alone["rows"]["hmcl_mr"] == held["rows"]["hmcl_mr"]
-    overall = records.overall(held["records"]["hmcl_mr"])[:, 0]
-    assert records.overall(alone["records"]["hmcl_mr"])[:, 0] == pytest.approx(overall)
+    overall = records.scores(held["records"]["hmcl_mr"])[2][:, 0]
+    assert records.scores(alone["records"]["hmcl_mr"])[2][:, 0] == pytest.approx(overall)
     train = read_experiment(None, HASTE, methods=["hmcl_mr"]).train
     settings = {"hmcl_mr": {"variance": 0.5, "beta": 0.5}}
     single = run_stream(read_store(stream), ["hmcl_mr"], [42], train, settings=settings)

@@ -2,37 +2,23 @@
 
 import argparse
 import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from hmcl_jax.cli.options import split_names, split_seeds
-from hmcl_jax.cli.records import (
-    Bench,
-    Job,
-    Record,
-    as_text,
-    forgetting_and_immediate,
-    open_bench,
-    run_jobs,
-)
+from hmcl_jax.cli.records import Job, Record, Study, scores
 from hmcl_jax.continual import ConfigError
 from hmcl_jax.report.figures.sweeps import Curve, draw_frontier
-from hmcl_jax.report.results import markdown_rows, write_files
+from hmcl_jax.report.results import markdown_rows
 
 
 class Sweep(NamedTuple):
-    """What is swept: a method or row, and its setting; a point if there is nothing to vary."""
+    """A method or row and the setting to vary; a single point if there is none."""
 
     name: str
     setting: str = ""
     values: tuple[float, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}: {self.setting}" if self.setting else self.name
 
 
 RHO = (0.4, 0.6, 0.7, 0.8, 0.9)
@@ -57,73 +43,57 @@ SWEEPS = (
 )
 # Rows that a config need not have.
 ROWS = {"hmcl_ca_ambient": {"method": "hmcl_ca", "span": "ambient"}}
+# Methods that keep pairs of old tasks; the table does not compare others with them.
 REPLAY = ("gem", "agem", "cflat", "derpp", "joint")
 
 
 def sweep(options: argparse.Namespace) -> None:
     """Runs what is missing, and writes after every curve."""
-    sweeps = chosen_sweeps(split_names("--methods", options.methods))
-    names = list(dict.fromkeys(each.name for each in sweeps))
-    rows = {name: ROWS[name] for name in names if name in ROWS}
-    bench = open_bench(options, names, split_seeds(options.seeds), rows)
-    jobs = [
-        Job(
-            each.label,
-            each.name,
-            bench.experiment.settings.get(each.name, {}),
-            [{each.setting: value} for value in each.values] or [{}],
-            {"values": list(each.values)},
-        )
-        for each in sweeps
-    ]
-    out = Path(options.out)
-    write_all = functools.partial(write, out, bench)
-    run_jobs(bench, jobs, out / "frontier.json", options.resume, write_all)
-    print(f"wrote {out}/frontier.json, .md, .png and .svg")
+    names = list(dict.fromkeys(each.name for each in SWEEPS))
+    chosen = options.methods or names
+    for name in chosen:
+        if name not in names:
+            raise ConfigError(f"--methods must be among {', '.join(names)}, got {name!r}.")
+    rows = {name: row for name, row in ROWS.items() if name in chosen}
+    study = Study(options, "frontier", list(dict.fromkeys(chosen)), options.seeds, rows)
+    jobs = []
+    for name, setting, values in (each for each in SWEEPS if each.name in chosen):
+        given = dict(study.experiment.settings.get(name, {}))
+        points = [{**given, setting: value} for value in values] or [given]
+        label = f"{name}: {setting}" if setting else name
+        jobs.append(Job(label, name, points, {"values": list(values)}))
+    study.run(jobs, functools.partial(write, study))
 
 
-def chosen_sweeps(names: Sequence[str] | None) -> list[Sweep]:
-    """The sweeps of some methods and rows; of all by default."""
-    known = list(dict.fromkeys(each.name for each in SWEEPS))
-    for name in names or ():
-        if name not in known:
-            raise ConfigError(f"--methods must be among {', '.join(known)}, got {name!r}.")
-    return [each for each in SWEEPS if names is None or each.name in names]
-
-
-def write(out: Path, bench: Bench, found: Mapping[str, Record]) -> str:
-    """All files, each whole or not at all; the pictures from the numbers. Gives the table."""
-    text = table(found)
-    write_files(out, {"frontier.json": as_text(bench.about, found), "frontier.md": text + "\n"})
+def write(study: Study, records: Mapping[str, Record]) -> str:
+    """Writes numbers, then the table and the pictures of them; returns the table."""
+    text = table(records)
+    study.save(records, text)
     curves = []
-    for label, record in found.items():
-        method, (forgetting, immediate) = record["method"], forgetting_and_immediate(record)
+    for label, record in records.items():
+        method, (immediate, forgetting, _) = record["method"], scores(record)
         kept = np.isfinite(forgetting).all(axis=1)  # points that did not diverge
-        values = [value for value, keep in zip(record["values"], kept, strict=False) if keep]
+        values = np.array(record["values"])[kept].tolist() if record["values"] else []
         points = (forgetting[kept], immediate[kept])
         curves.append(Curve(label, method, values, *points, method in REPLAY))
-    draw_frontier(curves, [out / "frontier.png", out / "frontier.svg"])
+    draw_frontier(curves, [study.out / "frontier.png", study.out / "frontier.svg"])
     return text
 
 
-def table(found: Mapping[str, Record]) -> str:
+def table(records: Mapping[str, Record]) -> str:
     """All points, and whether another method without replay does better in both respects."""
     points = []
-    for label, record in found.items():
-        forgetting, immediate = (x.mean(axis=1) for x in forgetting_and_immediate(record))
+    for label, record in records.items():
+        means = (x.mean(axis=1) for x in scores(record))
         values = [f"{value:g}" for value in record["values"]] or ["-"]
-        points += [
-            (label, record["method"], *point)
-            for point in zip(values, forgetting, immediate, strict=True)
-        ]
+        points += [(label, record["method"], *point) for point in zip(values, *means, strict=True)]
     rows = [["Curve", "Value", "Immediate", "Forgetting", "Final", "Beaten in both by"]]
-    for label, method, value, forgetting, immediate in points:
+    for label, method, value, immediate, forgetting, final in points:
         better = [
             f"{other} {at}"
-            for other, name, at, f, i in points
+            for other, name, at, i, f, _ in points
             if name != method and name not in REPLAY and f < forgetting and i > immediate
         ]
         by = "(replay)" if method in REPLAY else (better or ["-"])[0]
-        numbers = [f"{x:.2f}" for x in (immediate, forgetting, immediate - forgetting)]
-        rows.append([label, value, *numbers, by])
+        rows.append([label, value, *(f"{x:.2f}" for x in (immediate, forgetting, final)), by])
     return markdown_rows(rows)

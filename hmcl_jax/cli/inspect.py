@@ -9,7 +9,6 @@ from, and every complaint about them; the exit code is 1 if there is one.
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,18 +36,15 @@ def run(options: argparse.Namespace) -> None:
         print("\nWrong:", *wrong, sep="\n- ")
         sys.exit(1)
     sides, gaps = measure_gaps(store)
-    radii = [np.quantile(side.radii, (0, 0.5, 1)) for side in sides]
-    show(
-        ["task, modality", "rows", "least radius", "median", "largest"],
-        [
-            [f"{side.task}, {side.modality}", str(side.rows), *(f"{radius:.3f}" for radius in each)]
-            for side, each in zip(sides, radii, strict=True)
-        ],
-    )
-    show(
-        ["task", "gap of centroids", "distance of pairs", "of random pairs"],
-        [[g.task, *(f"{x:.3f}" for x in (g.centroids, g.pairs, g.random))] for g in gaps],
-    )
+    rows = [["task, modality", "rows", "least radius", "median", "largest"]]
+    for side in sides:
+        radii = [f"{radius:.3f}" for radius in np.quantile(side.radii, (0, 0.5, 1))]
+        rows.append([f"{side.task}, {side.modality}", str(side.rows), *radii])
+    print(f"\n{markdown_rows(rows)}")
+    rows = [["task", "gap of centroids", "distance of pairs", "of random pairs"]]
+    for gap in gaps:
+        rows.append([gap.task, *(f"{x:.3f}" for x in (gap.centroids, gap.pairs, gap.random))])
+    print(f"\n{markdown_rows(rows)}")
     for task in store:
         notes = "; ".join(f"{key}: {value}" for key, value in task.provenance.items())
         print(f"\n{task.name}: {notes}" if notes else "", end="")
@@ -56,11 +52,6 @@ def run(options: argparse.Namespace) -> None:
     if options.figure:
         draw_gap(sides, options.figure)
         print(f"wrote {options.figure}")
-
-
-def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table."""
-    print(f"\n{markdown_rows([header, *rows])}")
 
 
 def complaints(store: Store) -> list[str]:

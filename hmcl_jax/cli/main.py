@@ -82,28 +82,24 @@ def explained(
     except Exception as error:
         if not is_explained(error):
             raise
-        text = f"{command}: {message(error, extra)}"
+        text = f"{command}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            text = f"{command}: {install_command(error.name.partition('.')[0], extra)}"
         if isinstance(error, OSError) and remedy:
             text += f"\nFix the problem above. {remedy}"
         sys.exit(text)
 
 
 def is_explained(error: Exception) -> bool:
-    """Whether the message speaks to the user: this package wrote it, or the system did."""
+    """Whether the message is for the user: this package wrote it, or the system did."""
     if isinstance(error, OSError | ModuleNotFoundError | FloatingPointError | MemoryError):
         return True
     if type(error).__module__.startswith("hmcl_jax."):
         return True
+    # A ValueError of the core is the user's, one that JAX raises below it is our bug.
     frame, _ = list(traceback.walk_tb(error.__traceback__))[-1]
     ours = frame.f_globals.get("__name__", "").startswith("hmcl_jax.")
     return isinstance(error, ValueError | ImportError) and ours
-
-
-def message(error: Exception, extra: str | None = None) -> str:
-    """What an explained error says; of a missing package how to install it."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return install_command(error.name.partition(".")[0], extra)
-    return str(error)
 
 
 def _overview() -> argparse.ArgumentParser:

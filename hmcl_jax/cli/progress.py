@@ -2,8 +2,8 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from hmcl_jax.continual import Event
 
 
-class _View:
-    """Bars while it is entered, where it writes to a terminal.
+class _View(Progress):
+    """Bars on a terminal, while it is entered; elsewhere its subclasses print lines.
 
     Args:
       console: where to; standard output by default.
@@ -30,42 +31,27 @@ class _View:
     """
 
     def __init__(self, console: Console | None, *columns: ProgressColumn) -> None:
-        self.console = console or Console(file=sys.stdout)
+        console = console or Console(file=sys.stdout)
+        title = TextColumn("{task.description}", markup=False)
+        counts = (BarColumn(), MofNCompleteColumn())
+        super().__init__(title, *counts, *columns, console=console, disable=not console.is_terminal)
         self.started = time.perf_counter()
-        self.bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            *columns,
-            console=self.console,
-        )
-        self.tasks: dict[Any, Any] = {}
+        self.known: dict[str, TaskID] = {}
 
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self.bars.start()
-        return self
+    def stop(self) -> None:
+        if not self.disable:  # Rich 13 prints a blank line here even if it is disabled
+            super().stop()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.console.is_terminal:
-            self.bars.stop()
-
-    def bar(self, key: Any, title: str, done: int, total: int, note: str = "") -> None:
+    def bar(self, key: str, title: str, done: int, total: int, note: str = "") -> None:
         """Moves a bar, which begins at its first call."""
-        if key not in self.tasks:
-            self.tasks[key] = self.bars.add_task(title, total=total, note=note)
-        bar = self.tasks[key]
-        self.bars.update(bar, description=title, completed=done, total=total, note=note)
+        if key not in self.known:
+            self.known[key] = self.add_task(title, total=total, note=note)
+        self.update(self.known[key], description=title, completed=done, total=total, note=note)
 
-    def line(self, text: str, clock: bool = True) -> None:
+    def line(self, text: str) -> None:
         """Prints a line, after the seconds since the view was made."""
-        seconds = f"[{time.perf_counter() - self.started:7.1f} s] " if clock else ""
-        print(f"{seconds}{text}", file=self.console.file, flush=True)
+        seconds = time.perf_counter() - self.started
+        print(f"[{seconds:7.1f} s] {text}", file=self.console.file, flush=True)
 
 
 class ProgressView(_View):
@@ -77,15 +63,14 @@ class ProgressView(_View):
     """
 
     def __init__(self, methods: tuple[str, ...], console: Console | None = None) -> None:
-        left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-        super().__init__(console, *left)
+        super().__init__(console, TextColumn("left"), TimeRemainingColumn(), _note())
         self.methods = methods
 
     def __call__(self, event: "Event") -> None:
         title = f"{event.method}: {event.task}"
         note = ""
         if event.scores is not None and event.number:
-            mean, change = _standing(event.scores, event.number)
+            mean, change = _mean_and_change(event.scores, event.number)
             note = f"mean {mean:.1f} %, change since learned {change:+.1f}"
         if not self.console.is_terminal:
             if event.kind == "epoch":
@@ -98,8 +83,7 @@ class ProgressView(_View):
             self.bar("epochs", "epochs", event.number, event.count)
         elif event.kind in ("task", "scores"):
             done = self.methods.index(event.method) * event.count + event.number
-            total = event.count * len(self.methods)
-            self.bar("tasks", title, done, total, note)
+            self.bar("tasks", title, done, event.count * len(self.methods), note)
 
 
 class ExtractView(_View):
@@ -111,52 +95,37 @@ class ExtractView(_View):
     """
 
     def __init__(self, console: Console | None = None, every: float = 10.0) -> None:
-        super().__init__(console, TextColumn("{task.fields[note]}"))
+        super().__init__(console, _note())
         self.every = every
-        self.last_line, self.finished = 0.0, set[tuple[str, str]]()
+        self.last_line, self.ended = 0.0, set[str]()
 
     def __call__(self, step: "Step") -> None:
-        part, title = (step.task, step.part), f"{step.task}: {step.part}"
+        title, ended = f"{step.task}: {step.part}", step.done == step.total
         rate = step.fresh / step.seconds if step.fresh and step.seconds > 0 else 0.0
-        left = "" if not rate else f"{rate:.1f}/s, left {_clock((step.total - step.done) / rate)}"
+        note = ""
+        if rate:
+            left = timedelta(seconds=round((step.total - step.done) / rate))
+            note = f"{rate:.1f}/s, left {left}"
         if self.console.is_terminal:
-            self.bar(part, title, step.done, step.total, left)
+            self.bar(title, title, step.done, step.total, note)
             return
-        now, ended = time.perf_counter(), step.done == step.total
-        if part in self.finished or not (ended or now - self.last_line >= self.every):
+        now = time.perf_counter()
+        if title in self.ended or not (ended or now - self.last_line >= self.every):
             return
         self.last_line = now
         if ended:
-            self.finished.add(part)
-            left = f"{rate:.1f}/s" if rate else "kept"
-        self.line(f"{title} {step.done}/{step.total}, {left}", clock=False)
+            self.ended.add(title)
+            note = f"{rate:.1f}/s" if rate else "kept"
+        print(f"{title} {step.done}/{step.total}, {note}", file=self.console.file, flush=True)
 
 
-class AnalysisView(_View):
-    """A listener for :func:`hmcl_jax.report.analyse.analyse`, and a context manager.
-
-    Args:
-      console: where to; standard output by default.
-    """
-
-    def __init__(self, console: Console | None = None) -> None:
-        super().__init__(console)
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if self.console.is_terminal:
-            self.bar("", name, done, total)
-        else:
-            self.line(f"{name} ({done + 1}/{total})")
+def _note() -> TextColumn:
+    return TextColumn("{task.fields[note]}", markup=False)
 
 
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def _standing(scores: np.ndarray, number: int) -> tuple[float, float]:
+def _mean_and_change(scores: np.ndarray, number: int) -> tuple[float, float]:
     """Mean score of the seen tasks and its change since each was learned, in percent."""
-    going = np.isfinite(scores[:, number - 1, 0])  # not the seeds that were stopped
-    now = scores[going, number - 1, :number]
-    learned = np.diagonal(scores, axis1=1, axis2=2)[going, :number]
+    trained = np.isfinite(scores[:, number - 1, 0])  # not the seeds that were stopped
+    now = scores[trained, number - 1, :number]
+    learned = np.diagonal(scores, axis1=1, axis2=2)[trained, :number]
     return 100 * float(now.mean()), 100 * float((now - learned).mean())

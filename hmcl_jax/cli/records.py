@@ -1,8 +1,8 @@
-"""What `hmcl select` and `hmcl sweep` share: their options, their sweeps, and the file of these.
+"""What `hmcl select` and `hmcl sweep` share: jobs to run, and the file of their records.
 
-A record is the outcome of one sweep as plain data: the immediate score and the forgetting of every
-point and seed. Records stand by label in one JSON file, beside what they have in common, so that an
-interrupted command continues with --resume.
+A job is one method at some settings, its points. Its record is plain data: the immediate score and
+the forgetting of every point and seed. All records of a command are in one JSON file, by label,
+beside what they have in common, so that an interrupted command continues with --resume.
 """
 
 import argparse
@@ -19,31 +19,32 @@ import numpy as np
 from hmcl_jax._files import json_text
 from hmcl_jax.cli import options as shared
 from hmcl_jax.continual import Event, RunError, make_method, run_sweep
-from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
-from hmcl_jax.data.store import Store
+from hmcl_jax.continual.experiment import read_experiment, read_order
+from hmcl_jax.report.results import write_files
 
 Record = dict[str, Any]
+Records = dict[str, Record]
 Settings = Mapping[str, Any]
 
 
-class Bench(NamedTuple):
-    """What all sweeps of a command are run on.
+class Job(NamedTuple):
+    """One method at some settings.
 
     Attributes:
-      experiment: as the command line and the config say.
-      store: the stream.
-      order: of its tasks.
-      about: what records must have in common to stand in one file.
+      label: of its record.
+      name: of the method, or of a row whose settings name the ``"method"``.
+      points: the settings.
+      about: further entries of its record.
     """
 
-    experiment: Experiment
-    store: Store
-    order: str | list[str]
-    about: dict[str, Any]
+    label: str
+    name: str
+    points: Sequence[Settings]
+    about: Mapping[str, Any]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of all commands that keep records."""
+    """Adds the options of all commands that keep records."""
     shared.add_experiment(parser)
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume", action="store_true", help="keep the records in --out")
@@ -51,172 +52,129 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     shared.add_cache(parser)
 
 
-def open_bench(
-    options: argparse.Namespace,
-    methods: Sequence[str],
-    seeds: Sequence[int] | None,
-    rows: Mapping[str, Settings] | None = None,
-) -> Bench:
-    """Reads the config and opens the stream.
+class Study:
+    """A stream, the settings of all jobs on it, and the file of their records.
 
     Args:
       options: see :func:`add_options`.
+      name: of the files, without their endings.
       methods: names, each a method or a row of the config.
       seeds: instead of the config's.
-      rows: further rows, with the ``"method"`` of each and its settings; --set lies on top.
-    """
-    given = [
-        f"methods.{row}.{key}={json.dumps(value)}"
-        for row, table in (rows or {}).items()
-        for key, value in table.items()
-    ]
-    experiment = read_experiment(
-        shared.find_config(options.config),
-        [*given, *options.set],
-        methods=methods,
-        variant=options.variant,
-        stream=options.stream,
-        seeds=seeds,
-    )
-    store = shared.open_stream(experiment.stream)
-    about = {
-        "store": {"name": store.name, "fingerprint": store.fingerprint},
-        "seeds": list(experiment.seeds),
-        "order": experiment.order,
-        "train": dataclasses.asdict(experiment.train),
-    }
-    return Bench(experiment, store, read_order(experiment.order, list(store.orders)), about)
-
-
-def known_records(path: Path, about: Mapping[str, Any], resume: bool) -> dict[str, Record]:
-    """Records that an earlier start of the same command has written."""
-    if not path.exists():
-        return {}
-    if not resume:
-        raise RunError(f"{path} exists already; choose another --out, or continue with --resume.")
-    try:
-        held = json.loads(path.read_text("utf8"))
-        known, records = held["about"], dict(held["records"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not of a sweep; choose another --out.") from error
-    if known != json.loads(json.dumps(about)):
-        raise RunError(f"{path} is of another experiment; choose another --out.")
-    return records
-
-
-class Job(NamedTuple):
-    """One sweep to run.
-
-    Attributes:
-      label: of its record.
-      name: of a method, or a name of one's own if `given` says the ``"method"``.
-      given: settings of all points.
-      points: settings by name.
-      about: what its record says besides.
+      rows: settings of rows that the config need not have, below those of the command line.
     """
 
-    label: str
-    name: str
-    given: Settings
-    points: Sequence[Settings]
-    about: Mapping[str, Any]
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        name: str,
+        methods: Sequence[str],
+        seeds: Sequence[int] | None,
+        rows: Mapping[str, Settings] | None = None,
+    ) -> None:
+        given = [
+            f"methods.{row}.{key}={json.dumps(value)}"
+            for row, table in (rows or {}).items()
+            for key, value in table.items()
+        ]
+        self.experiment = read_experiment(
+            shared.find_config(options.config),
+            [*given, *options.set],
+            methods=methods,
+            variant=options.variant,
+            stream=options.stream,
+            seeds=seeds,
+        )
+        self.store = shared.open_stream(self.experiment.stream)
+        self.order = read_order(self.experiment.order, list(self.store.orders))
+        self.out, self.name, self.resume = Path(options.out), name, options.resume
+        # What all records in one file have in common.
+        self.about: dict[str, Any] = {
+            "store": {"name": self.store.name, "fingerprint": self.store.fingerprint},
+            "seeds": list(self.experiment.seeds),
+            "order": self.experiment.order,
+            "train": dataclasses.asdict(self.experiment.train),
+        }
+
+    def run(self, jobs: Sequence[Job], write: Callable[[Records], str]) -> None:
+        """Runs the jobs that have no record of the same settings yet, and prints the outcome.
+
+        Args:
+          jobs: all of them; bad settings are refused before any is run.
+          write: calls :meth:`save` and writes what else shows the records; called after each job
+            and at the end. Returns a text to print.
+        """
+        settings = {job.label: full_settings(job) for job in jobs}
+        records = self.known()
+        for job in jobs:
+            if records.get(job.label, {}).get("settings") != settings[job.label]:
+                records[job.label] = {**measure(self, job), **job.about}
+                write(records)
+        print(write(records))
+        print(f"wrote {self.out}")
+
+    def known(self) -> Records:
+        """Records that an earlier start of the same command has written."""
+        path = self.out / f"{self.name}.json"
+        if not path.exists():
+            return {}
+        if not self.resume:
+            raise RunError(f"{path} exists already; choose another --out, or add --resume.")
+        try:
+            found = json.loads(path.read_text("utf8"))
+            about, records = found["about"], dict(found["records"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is not of a sweep; choose another --out.") from error
+        if about != json.loads(json.dumps(self.about)):  # JSON has no tuples
+            raise RunError(f"{path} is of another experiment; choose another --out.")
+        return records
+
+    def save(self, records: Mapping[str, Record], text: str, **more: Any) -> None:
+        """Writes the records, with further entries, and a Markdown text of the same name."""
+        content = json_text({"about": self.about, "records": records, **more})
+        write_files(self.out, {f"{self.name}.json": content, f"{self.name}.md": f"{text}\n"})
 
 
-def run_jobs(
-    bench: Bench,
-    jobs: Sequence[Job],
-    path: Path,
-    resume: bool,
-    write: Callable[[dict[str, Record]], str],
-) -> dict[str, Record]:
-    """Runs the jobs that have no record of the same settings yet.
-
-    Args:
-      bench: what they are run on.
-      jobs: all of them; bad settings are refused before any is run.
-      path: of the file of records.
-      resume: whether records that are there are kept.
-      write: writes the file and whatever shows the records; called after each sweep and at the end.
-
-    Returns:
-      All records by label.
-    """
-    settings = {job.label: full_settings(job.name, job.given, job.points) for job in jobs}
-    found = known_records(path, bench.about, resume)
-    for job in jobs:
-        if found.get(job.label, {}).get("settings") != settings[job.label]:
-            record = measure(bench, job.label, job.name, job.given, job.points)
-            found[job.label] = {**record, **job.about}
-            write(found)
-    print(write(found))
-    return found
+def full_settings(job: Job) -> list[dict[str, Any]]:
+    """All settings of every point, with the defaults, as JSON reads them back."""
+    return [json.loads(json.dumps(make_method(job.name, p).described())) for p in job.points]
 
 
-def as_text(about: Mapping[str, Any], records: Mapping[str, Record], **more: Any) -> str:
-    """The file's text; numbers that are not finite are null."""
-    return json_text({"about": about, "records": records, **more})
-
-
-def full_settings(name: str, given: Settings, points: Sequence[Settings]) -> list[dict[str, Any]]:
-    """All settings of every point, as a record keeps them; bad ones are refused."""
-    return [
-        json.loads(json.dumps(make_method(name, {**given, **point}).described()))
-        for point in points
-    ]
-
-
-def measure(
-    bench: Bench, label: str, name: str, given: Settings, points: Sequence[Settings]
-) -> Record:
-    """One sweep. Points that differ in sweepable settings alone run side by side.
-
-    Args:
-      bench: what it is run on.
-      label: for the messages.
-      name: of a method, or a name of one's own if `given` says the ``"method"``.
-      given: settings of all points.
-      points: settings by name.
-
-    Returns:
-      ``method`` (the one that was run), ``settings`` of every point, ``immediate`` and
-      ``forgetting`` in percent, ``(points, seeds)``, ``seconds`` and ``programs``.
-    """
+def measure(study: Study, job: Job) -> Record:
+    """Runs one job. Points that differ in sweepable settings alone run side by side."""
     start = time.perf_counter()
 
     def show(event: Event) -> None:
         if event.kind == "scores":
-            print(f"{label}: task {event.number}/{event.count}", file=sys.stderr, flush=True)
+            print(f"{job.label}: task {event.number}/{event.count}", file=sys.stderr, flush=True)
 
     results = run_sweep(
-        bench.store,
-        name,
-        points,
-        bench.experiment.seeds,
-        bench.experiment.train,
-        settings=given,
-        order=bench.order,
+        study.store,
+        job.name,
+        job.points,
+        study.experiment.seeds,
+        study.experiment.train,
+        order=study.order,
         listener=show,
     )
     learned = np.stack([np.diagonal(r.scores, axis1=1, axis2=2) for r in results])
     final = np.stack([r.scores[:, -1] for r in results])
-    record = {
-        "method": given.get("method", name),
-        "settings": full_settings(name, given, points),
+    seconds = time.perf_counter() - start
+    print(f"{job.label}: {len(job.points)} points, {seconds:.0f} s", flush=True)
+    return {
+        "method": job.points[0].get("method", job.name),
+        "settings": full_settings(job),
         "immediate": (100 * learned.mean(axis=2)).tolist(),
         "forgetting": (100 * (learned - final).mean(axis=2)).tolist(),
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
         "programs": results[0].programs,
     }
-    print(f"{label}: {len(points)} points, {record['seconds']:.0f} s", flush=True)
-    return record
 
 
-def forgetting_and_immediate(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    """Both of a record as arrays, NaN where training diverged."""
-    return np.array(record["forgetting"], float), np.array(record["immediate"], float)
+def scores(record: Record) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Immediate score, forgetting, and the first minus the second: the final score.
 
-
-def overall(record: Record) -> np.ndarray:
-    """Mean final score in percent, ``(points, seeds)``."""
-    forgetting, immediate = forgetting_and_immediate(record)
-    return immediate - forgetting
+    Each is in percent, ``(points, seeds)``, and NaN where training diverged.
+    """
+    # JSON has null for NaN, which numpy turns back.
+    immediate, forgetting = (np.array(record[key], float) for key in ("immediate", "forgetting"))
+    return immediate, forgetting, immediate - forgetting

@@ -1,13 +1,12 @@
 """How many stored pairs HMCL is worth: Overall against the pairs that replay methods keep.
 
-Runs vanilla, the config's rows of HMCL, and the methods that use pairs of old tasks, with 16 to
-1024 of them in all. The settings of a method at a size are those of its row in the config whose
-pairs are nearest on the logarithmic axis, such as gem (512) or gem_64; a further row, such as
-gem_16, is used as soon as the config has it.
+The settings of a method at a size are those of its row in the config whose pairs are nearest on the
+logarithmic axis, such as gem (512) or gem_64; a further row, such as gem_16, is used as soon as the
+config has it.
 
 Pairs are counted over the stream. The memories are shared evenly among the tasks seen so far, so a
 size below the number of tasks is left out. With one pair per task the memory has no negatives: its
-contrastive loss is 0, and what is left is the entailment and what DER++ holds.
+contrastive loss is 0, and only the entailment and DER++'s distillation remain.
 
 - gem, agem, derpp: 0 pairs are vanilla.
 - cflat: 0 pairs are C-FLAT whose distillation is over the minibatch alone.
@@ -17,31 +16,18 @@ contrastive loss is 0, and what is left is the entailment and what DER++ holds.
 
 import argparse
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hmcl_jax.cli.options import split_names, split_numbers, split_seeds
-from hmcl_jax.cli.records import (
-    Bench,
-    Job,
-    Record,
-    Settings,
-    as_text,
-    forgetting_and_immediate,
-    open_bench,
-    overall,
-    run_jobs,
-)
+from hmcl_jax.cli.records import Job, Record, Settings, Study, scores
 from hmcl_jax.continual import ConfigError, make_method
 from hmcl_jax.continual.experiment import check_order
 from hmcl_jax.data.store import Task
 from hmcl_jax.report.figures.sweeps import Budget, draw_budget
-from hmcl_jax.report.results import markdown_rows, write_files
+from hmcl_jax.report.results import markdown_rows, mean_std
 
 PAIRS = (16, 32, 64, 128, 256, 512, 1024)
 REPLAY = ("gem", "agem", "derpp", "cflat", "ewc")
@@ -51,33 +37,22 @@ HMCL = ("hmcl_mr", "hmcl_ca", "hmcl_rotation")
 
 def sweep(options: argparse.Namespace) -> None:
     """Runs what is missing, and writes after every size."""
-    methods, sizes = read_options(options)
-    bench = open_bench(options, ["vanilla", *HMCL, *methods], split_seeds(options.seeds))
-    tasks = check_order(bench.store, bench.order)
-    jobs = make_jobs(bench.experiment.settings, methods, sizes, len(tasks))
-    out = Path(options.out)
-    write_all = functools.partial(write, out, bench, tasks)
-    run_jobs(bench, jobs, out / "replay_budget.json", options.resume, write_all)
-    print(f"wrote {out}/replay_budget.json, .md, .png and .svg")
-
-
-def read_options(options: argparse.Namespace) -> tuple[list[str], list[int]]:
-    """The methods and sizes of the command line."""
-    methods = split_names("--methods", options.methods) or list(REPLAY)
-    for name in methods:
-        if name not in REPLAY:
-            raise ConfigError(f"--methods must be among {', '.join(REPLAY)}, got {name!r}.")
-    sizes = split_numbers("--pairs", options.pairs) or list(PAIRS)
-    for size in sizes:
-        if not isinstance(size, int) or size < 1:
-            raise ConfigError(f"--pairs must be whole numbers of at least 1, got {size!r}.")
-    return list(dict.fromkeys(methods)), sorted(set(sizes))
+    methods = list(dict.fromkeys(options.methods or REPLAY))
+    sizes = sorted(set(options.pairs or PAIRS))
+    if wrong := [name for name in methods if name not in REPLAY]:
+        raise ConfigError(f"--methods must be among {', '.join(REPLAY)}, got {wrong[0]!r}.")
+    if sizes[0] < 1:
+        raise ConfigError(f"--pairs must be whole numbers of at least 1, got {sizes[0]}.")
+    study = Study(options, "replay_budget", ["vanilla", *HMCL, *methods], options.seeds)
+    tasks = check_order(study.store, study.order)
+    jobs = make_jobs(study.experiment.settings, methods, sizes, len(tasks))
+    study.run(jobs, functools.partial(write, study, tasks))
 
 
 def make_jobs(
     settings: Mapping[str, Settings], methods: Sequence[str], sizes: Sequence[int], tasks: int
 ) -> list[Job]:
-    """All that is run: the lines first, then the curves."""
+    """All that is run: first the lines, which keep no pairs, then the curves of the methods."""
     own = [row for row, table in settings.items() if table.get("method", row) in HMCL]
     lines = [row for row in (*HMCL, *own) if row in own or not own]
     jobs = [
@@ -89,42 +64,31 @@ def make_jobs(
             row, table = rows[min(rows)]
             jobs.append(_job("cflat: 0", method, row, {**table, "memory": 0}, 0))
         for size in sizes:
-            memory = memory_of(method, size, tasks)
-            if memory is not None:
-                row, table = nearest(rows, size)
+            # EWC has a memory per task, and estimates nothing from a single pair.
+            memory, least = (size // tasks, 2 * tasks) if method == "ewc" else (size, tasks)
+            if size >= least:
+                # The row whose pairs are nearest on a logarithmic axis, the smaller of two.
+                nearest = min(sorted(rows), key=lambda pairs: abs(math.log2(pairs / size)))
+                row, table = rows[nearest]
                 given = {**table, "memory": memory}
                 jobs.append(_job(f"{method}: {size}", method, row, given, size))
     return jobs
 
 
 def _job(label: str, curve: str, row: str, given: Settings, pairs: int) -> Job:
-    """A point of the curve of a replay method, or a line if there is no curve."""
-    return Job(label, row, given, [{}], {"curve": curve, "row": row, "pairs": pairs})
+    return Job(label, row, [given], {"curve": curve, "row": row, "pairs": pairs})
 
 
 def rows_of(
     settings: Mapping[str, Settings], method: str, tasks: int
 ) -> dict[int, tuple[str, Settings]]:
     """Rows of the config by the pairs they keep, the first of equal ones."""
-    found: dict[int, tuple[str, Settings]] = {}
     rows = {row: table for row, table in settings.items() if table.get("method", row) == method}
+    found: dict[int, tuple[str, Settings]] = {}
     for row, table in (rows or {method: {}}).items():
-        memory = make_method(row, table).settings()["memory"]
-        if memory:
+        if memory := make_method(row, table).settings()["memory"]:
             found.setdefault(memory * tasks if method == "ewc" else memory, (row, table))
     return found or {PAIRS[-1]: (method, {})}
-
-
-def memory_of(method: str, pairs: int, tasks: int) -> int | None:
-    """The method's setting for so many pairs in all, None if they are too few."""
-    if method == "ewc":
-        return pairs // tasks if pairs >= 2 * tasks else None
-    return pairs if pairs >= tasks else None
-
-
-def nearest(rows: Mapping[int, Any], pairs: int) -> Any:
-    """The row whose pairs are nearest on a logarithmic axis, the smaller of two."""
-    return rows[min(sorted(rows), key=lambda own: abs(math.log2(own / pairs)))]
 
 
 def crossing(pairs: Sequence[int], scores: np.ndarray, level: float) -> float:
@@ -139,45 +103,38 @@ def crossing(pairs: Sequence[int], scores: np.ndarray, level: float) -> float:
       Interpolated in log2 of the pairs. 0 if the curve is there without pairs, half the fewest if
       it is there with these, inf if nowhere.
     """
-    curve = list(zip(pairs, scores, strict=True))
-    if curve[0][0] == 0 and curve.pop(0)[1] >= level:
-        return 0.0
-    if curve[0][1] >= level:
-        return curve[0][0] / 2
-    for (fewer, low), (more, high) in itertools.pairwise(curve):
-        if high >= level:
-            share = (level - low) / (high - low)
-            return float(fewer * (more / fewer) ** share)
-    return math.inf
+    reached = np.flatnonzero(scores >= level)
+    if not len(reached):
+        return math.inf
+    at = int(reached[0])
+    if pairs[at] == min(filter(None, pairs)) or pairs[at] == 0:
+        return pairs[at] / 2  # there is no smaller size to interpolate from
+    share = (level - scores[at - 1]) / (scores[at] - scores[at - 1])
+    return float(pairs[at - 1] * (pairs[at] / pairs[at - 1]) ** share)
 
 
-def in_words(value: float, pairs: Sequence[int], short: bool = False) -> str:
+def in_words(value: float, pairs: Sequence[int]) -> str:
     """A crossing in words."""
     fewest, most = min(filter(None, pairs)), max(pairs)
     if value > most:
-        return f">{most}" if short else f"more than {most}"
-    if 0 < value < fewest:
-        return f"<{fewest}" if short else f"fewer than {fewest}"
-    return f"{value:.0f}"
+        return f">{most}"
+    return f"<{fewest}" if 0 < value < fewest else f"{value:.0f}"
 
 
-def curves_of(found: Mapping[str, Record]) -> tuple[list[Budget], dict[str, np.ndarray]]:
+def curves_of(records: Mapping[str, Record]) -> tuple[list[Budget], dict[str, np.ndarray]]:
     """Curves and lines that can be drawn; points where a seed diverged are left out."""
-    whole = {
-        label: overall(record)[0]
-        for label, record in found.items()
-        if np.isfinite(overall(record)).all()
-    }
-    lines = {label: whole[label] for label in whole if not found[label]["curve"]}
+    whole = {label: scores(record)[2][0] for label, record in records.items()}
+    whole = {label: overall for label, overall in whole.items() if np.isfinite(overall).all()}
+    lines = {label: overall for label, overall in whole.items() if not records[label]["curve"]}
     vanilla = lines.pop("vanilla", None)
     curves = []
-    for method in dict.fromkeys(record["curve"] for record in found.values()):
+    for method in dict.fromkeys(record["curve"] for record in records.values()):
         own = {
-            found[label]["pairs"]: scores
-            for label, scores in whole.items()
-            if method and found[label]["curve"] == method
+            records[label]["pairs"]: overall
+            for label, overall in whole.items()
+            if method and records[label]["curve"] == method
         }
-        if method and method != "cflat" and own and vanilla is not None:
+        if own and method != "cflat" and vanilla is not None:
             own[0] = vanilla
         if own:
             sizes = sorted(own)
@@ -188,43 +145,37 @@ def curves_of(found: Mapping[str, Record]) -> tuple[list[Budget], dict[str, np.n
 def worth(curves: Sequence[Budget], lines: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """For every curve and line: the crossing of the means, and those of the seeds."""
     found: dict[str, dict[str, Any]] = {}
-    for curve in curves:
-        if not any(curve.pairs):
-            continue
+    for curve in (curve for curve in curves if any(curve.pairs)):
         found[curve.label] = {}
+        mean = curve.overall.mean(axis=1)
         for line, level in lines.items():
-            mean = curve.overall.mean(axis=1)
             at = crossing(curve.pairs, mean, level.mean())
             seeds = [
                 crossing(curve.pairs, *pair) for pair in zip(curve.overall.T, level, strict=True)
             ]
             text = in_words(at, curve.pairs)
             if len(seeds) > 1:
-                low, high = (in_words(end(seeds), curve.pairs, short=True) for end in (min, max))
+                low, high = (in_words(end(seeds), curve.pairs) for end in (min, max))
                 text += f" ({low} to {high})"
             # Beyond its crossing a curve need not stay above.
-            reached = [size >= at for size in curve.pairs]
-            again = any(mean[reached] < level.mean())
+            again = np.any(mean[np.array(curve.pairs) >= at] < level.mean())
+            exact = at == 0 or min(filter(None, curve.pairs)) <= at < math.inf
             found[curve.label][line] = {
-                "pairs": at if at == 0 or min(filter(None, curve.pairs)) <= at < math.inf else None,
+                "pairs": at if exact else None,
                 "text": text,
-                "seeds": [in_words(value, curve.pairs, short=True) for value in seeds],
+                "seeds": [in_words(value, curve.pairs) for value in seeds],
                 "falls_again": bool(again),
             }
     return found
 
 
-def write(out: Path, bench: Bench, tasks: Sequence[Task], found: Mapping[str, Record]) -> str:
-    """All files, each whole or not at all; gives the tables."""
-    curves, lines = curves_of(found)
+def write(study: Study, tasks: Sequence[Task], records: Mapping[str, Record]) -> str:
+    """Writes numbers, then the tables and the pictures of them; returns the tables."""
+    curves, lines = curves_of(records)
     values = worth(curves, lines)
-    text = f"{worth_table(values, lines)}\n\n{point_table(found, tasks)}"
-    texts = {
-        "replay_budget.json": as_text(bench.about, found, worth=values),
-        "replay_budget.md": text + "\n",
-    }
-    write_files(out, texts)
-    pictures = [out / f"replay_budget.{ending}" for ending in ("png", "svg")]
+    text = f"{worth_table(values, lines)}\n\n{point_table(records, tasks)}"
+    study.save(records, text, worth=values)
+    pictures = [study.out / f"replay_budget.{ending}" for ending in ("png", "svg")]
     draw_budget(curves, lines, pictures, NOTE if "ewc" in values else "")
     return text
 
@@ -243,17 +194,15 @@ def worth_table(values: Mapping[str, Mapping[str, Any]], lines: Mapping[str, np.
     return "\n\n".join(parts)
 
 
-def point_table(found: Mapping[str, Record], tasks: Sequence[Task]) -> str:
+def point_table(records: Mapping[str, Record], tasks: Sequence[Task]) -> str:
     """All points: pairs, their share of the training pairs, and scores."""
     whole = sum(task.size("train") for task in tasks)
     rows = [["Method", "Pairs", "Share", "Row", "Overall", "BWT"]]
-    for label, record in found.items():
-        forgetting, immediate = (x[0] for x in forgetting_and_immediate(record))
-        scores = []
-        for values in (immediate - forgetting, -forgetting):
-            spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
-            scores.append(f"{np.mean(values):.2f}{spread}")
+    for label, record in records.items():
+        _, (forgetting,), (overall,) = scores(record)
         pairs, name = record["pairs"], record["curve"] or label
-        rows.append([name, str(pairs), f"{100 * pairs / whole:.2f} %", record["row"], *scores])
+        whole_row = np.isfinite(overall).all()  # `mean_std` would leave out seeds that diverged
+        cells = [mean_std(x) if whole_row else "nan" for x in (overall, -forgetting)]
+        rows.append([name, str(pairs), f"{100 * pairs / whole:.2f} %", record["row"], *cells])
     title = f"All points ({whole} training pairs, {len(tasks)} tasks; settings are the row's):"
     return f"{title}\n\n{markdown_rows(rows)}"

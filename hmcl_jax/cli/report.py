@@ -11,14 +11,14 @@ of the same stream, order and seeds.
 import argparse
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from hmcl_jax.cli import options as shared
 from hmcl_jax.cli.main import UsageError
-from hmcl_jax.cli.progress import AnalysisView
 from hmcl_jax.continual import RunError
 from hmcl_jax.continual.run_directory import RUN, read_identity
 from hmcl_jax.continual.run_reader import run_names
@@ -34,11 +34,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder of `hmcl run`")
     parser.add_argument("--out", help="folder for the report; default: RUN/report")
     parser.add_argument("--stream", help="pocket or the path of a store; default: as in the run")
-    parser.add_argument("--methods", help="names, separated by commas; default: all")
+    parser.add_argument("--methods", type=shared.names, help="names, with commas; default: all")
     parser.add_argument("--against", default="vanilla", help="the method to compare with")
     parser.add_argument("--seed", type=int, help="of the tree drawing; default: the first")
     parser.add_argument("--anchors", type=int, default=50, help="test samples per task, for drift")
-    parser.add_argument("--formats", default=",".join(FORMATS), help="of the figures")
+    parser.add_argument("--formats", type=shared.names, default=FORMATS, help="of the figures")
     parser.add_argument("--replace", action="store_true", help="replace the report in --out")
     shared.add_cache(parser)
 
@@ -48,51 +48,48 @@ def run(options: argparse.Namespace) -> None:
     make(options, Console())
 
 
-def check_before(options: argparse.Namespace) -> None:
-    """Refuses what would stop a report, before anything is trained or measured."""
-    check_report(folder_of(options), options.replace)
-
-
-def folder_of(options: argparse.Namespace) -> Path:
-    """Where the report is written."""
+def check_folder(options: argparse.Namespace) -> Path:
+    """Where the report is written; refuses a folder that it cannot go to."""
     if options.out is None and len(options.runs) > 1:
         raise UsageError("--out is needed for several RUNs")
-    return Path(options.out or Path(options.runs[0]) / "report")
+    out = Path(options.out or Path(options.runs[0]) / "report")
+    check_report(out, options.replace)
+    return out
 
 
 def make(options: argparse.Namespace, console: Console) -> None:
     """Analyses runs and writes the report."""
-    start, out = time.perf_counter(), folder_of(options)
+    start, out = time.perf_counter(), check_folder(options)
     if options.anchors < 1:
         raise UsageError(f"--anchors must be at least 1, got {options.anchors}")
-    formats = tuple(dict.fromkeys(name.strip() for name in options.formats.split(",")))
+    formats = tuple(dict.fromkeys(options.formats))
     if wrong := [name for name in formats if name not in FORMATS]:
         raise UsageError(f"--formats must be some of {', '.join(FORMATS)}, got {wrong[0]!r}")
-    methods = shared.split_names("--methods", options.methods)
     store = find_store(options.runs, options.stream)
-    check_before(options)
-    check_seed(options.seed, known_seeds(options.runs))
-    with AnalysisView(console) as view:
-        analysis = analyse(
-            options.runs, store, methods=methods, anchors=options.anchors, listener=view
-        )
-        check_seed(options.seed, analysis.seeds)
-        against, note = compared_with(analysis.methods, options.against)
-        if not note and against not in analysis.methods:
-            known = ", ".join(analysis.methods)
-            note = f"There is no {against} to compare with; --against names another ({known})."
-        if note:
-            console.print(note, markup=False)
-        written = write_report(
-            out,
-            analysis,
-            against=options.against,
-            seed=options.seed,
-            formats=formats,
-            replace=options.replace,
-            listener=view,
-        )
-    for sentence in analysis.warnings:
+    known = [seed for found in identities(options.runs) for seed in found.get("seeds", [])]
+    check_seed(options.seed, list(dict.fromkeys(known)))
+
+    def show(name: str, done: int, total: int) -> None:
+        console.print(f"{name} ({done + 1}/{total})", markup=False, highlight=False)
+
+    analysis = analyse(
+        options.runs, store, methods=options.methods, anchors=options.anchors, listener=show
+    )
+    check_seed(options.seed, analysis.seeds)  # --methods may leave some of them out
+    against, note = compared_with(analysis.methods, options.against)
+    if not note and against not in analysis.methods:
+        others = ", ".join(analysis.methods)
+        note = f"There is no {against} to compare with; --against names another ({others})."
+    written = write_report(
+        out,
+        analysis,
+        against=options.against,
+        seed=options.seed,
+        formats=formats,
+        replace=options.replace,
+        listener=show,
+    )
+    for sentence in filter(None, (note, *analysis.warnings)):
         console.print(sentence, markup=False)
     console.print(f"{time.perf_counter() - start:.0f} s; wrote {written}", markup=False)
 
@@ -111,10 +108,10 @@ def find_store(runs: Sequence[str], stream: str | None) -> Store:
                 return shared.open_stream(named)
             except StoreError as error:
                 raise RunError(f"The store of {folder} has moved: {error}") from error
+    # A run that was interrupted has no results.json, but it has the fingerprint of its store.
     pocket = load_pocket()
-    for path in sorted(Path(runs[0]).glob(f"*/{RUN}")):
-        identity = read_identity(path.parent).get("store")
-        if isinstance(identity, dict) and identity.get("fingerprint") == pocket.fingerprint:
+    for identity in identities(runs[:1]):
+        if identity.get("store", {}).get("fingerprint") == pocket.fingerprint:
             return pocket
     if (Path(runs[0]) / "results.json").exists():
         read_results(runs[0])  # says what is wrong with it, if that is why
@@ -123,13 +120,11 @@ def find_store(runs: Sequence[str], stream: str | None) -> Store:
     )
 
 
-def known_seeds(runs: Sequence[str]) -> list[int]:
-    """Seeds of the runs whose record can be read; damaged runs are named later."""
-    known: list[int] = []
+def identities(runs: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The identities of the runs that can be read; `analyse` reports those that are damaged."""
     for path in (path for run in runs for path in sorted(Path(run).glob(f"*/{RUN}"))):
-        with contextlib.suppress(RunError, KeyError, TypeError):
-            known += [s for s in read_identity(path.parent)["seeds"] if isinstance(s, int)]
-    return list(dict.fromkeys(known))
+        with contextlib.suppress(RunError):
+            yield read_identity(path.parent)
 
 
 def check_seed(seed: int | None, known: Sequence[int]) -> None:

@@ -13,7 +13,6 @@ SIGTERM, Ctrl-C or otherwise, continues with --resume and loses only the current
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 
@@ -34,50 +33,48 @@ from hmcl_jax.report.results import CONVENTION, stopped_notes
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     shared.add_experiment(parser)
-    parser.add_argument("--methods", help="names, separated by commas")
-    parser.add_argument("--seeds", help="whole numbers, separated by commas")
+    parser.add_argument("--methods", type=shared.names, help="names, separated by commas")
+    parser.add_argument("--seeds", type=shared.numbers, help="whole numbers, separated by commas")
     parser.add_argument("--order", help="canonical, seq2, seq3, or a file with one task per line")
     shared.add_methods(parser)
-    parser.add_argument("--seed-axis", choices=("auto", "vmap", "map", "loop"))
-    parser.add_argument("--device-memory", type=float, metavar="MIB")
-    parser.add_argument(
-        "--mesh", metavar="SEEDxDATA", help="devices that share seeds, and minibatches; 2x4"
-    )
-    parser.add_argument(
-        "--distributed",
-        action="store_true",
-        help="join other processes, which the cluster names, or the next three options",
-    )
+    # Short forms of --set for how a run is laid out on the devices.
+    for name, metavar, about in (
+        ("seed-axis", "AXIS", "auto, vmap, map or loop"),
+        ("device-memory", "MIB", "for the features of a task; larger ones are streamed"),
+        ("mesh", "SEEDxDATA", "devices that share seeds, and minibatches; 2x4"),
+    ):
+        setting = f"train.{name.replace('-', '_')}={{}}".format
+        parser.add_argument(
+            f"--{name}", dest="set", action="append", type=setting, metavar=metavar, help=about
+        )
+    distributed = "join other processes, which the cluster names, or the next three options"
+    parser.add_argument("--distributed", action="store_true", help=distributed)
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
     parser.add_argument("--processes", type=int, metavar="N", help="how many there are")
     parser.add_argument("--process-id", type=int, metavar="I", help="which one this is, from 0")
     parser.add_argument("--out", required=True, help="folder for checkpoints and results")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
-    parser.add_argument(
-        "--report", action="store_true", help="analyse the runs afterwards, into OUT/report"
-    )
+    parser.add_argument("--report", action="store_true", help="then analyse, into OUT/report")
     shared.add_cache(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains what is missing, writes the results, prints the table."""
-    check_options(options)
+    if not options.out:
+        raise UsageError("--out is needed: a folder for checkpoints and results")
     shared.load_added_methods(options)
     shared.prepare_jax(options)
     compiling, start = CompileTime(), time.perf_counter()
-
-    def prepare() -> tuple[Experiment, Store, str | list[str]]:
-        experiment = read_options(options)
-        store = shared.open_stream(experiment.stream)
-        return experiment, store, read_order(experiment.order, list(store.orders))
-
-    if options.distributed:
-        start_processes(options.coordinator, options.processes, options.process_id)
+    # JAX looks for devices once, so processes must join before anything else uses it.
+    addresses = options.coordinator, options.processes, options.process_id
+    if options.distributed or any(value is not None for value in addresses):
+        start_processes(*addresses)
     console = Console(quiet=not is_first())
-    experiment, store, order = in_all(prepare)
+    experiment, store, order = in_all(lambda: prepare(options))
     in_first(lambda: check_results(options.out, experiment.methods, options.resume))
-    if options.report:
-        in_first(lambda: report.check_before(report_options(options)))
+    reporting = report_options(options)
+    if options.report:  # before anything is trained
+        in_first(lambda: report.check_folder(reporting))
     with ProgressView(experiment.methods, console) as view:
         results = run_stream(
             store,
@@ -99,51 +96,35 @@ def run(options: argparse.Namespace) -> None:
     # Another process may have finished other methods there meanwhile.
     in_first(lambda: check_results(options.out, experiment.methods, resume=True))
     written = in_first(lambda: write_results(options.out, results, about))
-    if written is None:
+    if written is None:  # not the first process
         return
     print(f"\n{markdown_table(results)}\n\n{CONVENTION}")
     print(stopped_notes(results), end="")
-    print(
-        f"{time.perf_counter() - start:.0f} s, {compiling.seconds:.0f} s of them for "
-        f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"
-    )
+    programs = f"{compiling.programs} programs, {compiling.kept} of them kept from earlier runs"
+    print(f"{time.perf_counter() - start:.0f} s, {compiling.seconds:.0f} s of them for {programs}")
     print(f"wrote {', '.join(map(str, written))}")
     if options.report:
         try:
-            report.make(report_options(options), console)
+            report.make(reporting, console)
         except BaseException:
-            remedy = f"hmcl report {options.out} writes it"
-            print(f"The results are written, but the report is not: {remedy}.", file=sys.stderr)
+            missing = f"but the report is not: hmcl report {options.out} writes it."
+            print(f"The results are written, {missing}", file=sys.stderr)
             raise
 
 
-def check_options(options: argparse.Namespace) -> None:
-    """Refuses options that do not go together."""
-    if not options.out:
-        raise UsageError("--out is needed: a folder for checkpoints and results")
-    for name in ("coordinator", "processes", "process_id"):
-        if getattr(options, name) is not None and not options.distributed:
-            raise UsageError(f"--{name.replace('_', '-')} is for --distributed")
-
-
-def read_options(options: argparse.Namespace) -> Experiment:
-    """The experiment that the command line describes."""
-    overrides = list(options.set)
-    if options.seed_axis is not None:
-        overrides.append(f"train.seed_axis='{options.seed_axis}'")
-    if options.device_memory is not None:
-        overrides.append(f"train.device_memory={options.device_memory}")
-    if options.mesh is not None:
-        overrides.append(f"train.mesh={json.dumps(options.mesh)}")
-    return read_experiment(
+def prepare(options: argparse.Namespace) -> tuple[Experiment, Store, str | list[str]]:
+    """The experiment of the command line, its stream and the order of the tasks."""
+    experiment = read_experiment(
         shared.find_config(options.config),
-        overrides,
-        methods=shared.split_names("--methods", options.methods),
+        options.set,
+        methods=options.methods,
         variant=options.variant,
         stream=options.stream,
-        seeds=shared.split_seeds(options.seeds),
+        seeds=options.seeds,
         order=options.order,
     )
+    store = shared.open_stream(experiment.stream)
+    return experiment, store, read_order(experiment.order, list(store.orders))
 
 
 def report_options(options: argparse.Namespace) -> argparse.Namespace:

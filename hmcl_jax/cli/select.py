@@ -4,20 +4,19 @@ r"""Chooses settings on one seed, by one rule.
   hmcl select --method hmcl_mr --grid variance=0.6,0.7,0.8 --grid beta=0.0,0.05 --out runs/chosen
   hmcl run --config runs/chosen/selected.toml --out runs/mine
 
-The first form chooses for all methods of a file of grids, with as many points for each; see
-experiments/configs/grids.toml, which comes with the package. The second chooses for one method
-among all combinations of --grid. The stream, the order and [train] are those of the config.
+The first form chooses for all methods of a file of grids, with as many points for each (see
+experiments/configs/grids.toml, which comes with the package); the second for one method, among all
+combinations of --grid. The stream, the order and [train] are those of the config.
 
 The paper selects "one fixed configuration on seed 42 using the Overall-BWT trade-off" and does not
-say how the two are weighed. The rule here: the largest sum of Overall and BWT wins, so that a point
-of final score weighs like a point of forgetting; of equal points the first; points that diverge are
-out. Points that differ in sweepable settings alone run side by side.
+say how the two are weighed. Here the largest sum of Overall and BWT wins, so that a point of final
+score weighs like a point of forgetting; of equal points the first. Points that diverge are out.
 
 Writes to --out, after every grid: selection.json (every point, the rule, the winners), selection.md
 (the winners, and which of them lie at the end of their grid) and selected.toml, a config with the
 chosen rows for `hmcl run` and `hmcl sweep`. An interrupted command continues with --resume: grids
 that are in selection.json are kept, unless they have changed. As in the paper, the seed of the
-selection is among the seeds of the table: on it the row was chosen, on the others not.
+selection is among the seeds of the table.
 """
 
 import argparse
@@ -25,29 +24,21 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hmcl_jax.cli import options as shared
 from hmcl_jax.cli import records
 from hmcl_jax.cli.main import UsageError
-from hmcl_jax.cli.records import (
-    Bench,
-    Job,
-    Record,
-    as_text,
-    forgetting_and_immediate,
-    full_settings,
-    open_bench,
-    run_jobs,
-)
+from hmcl_jax.cli.records import Job, Record, Study, scores
 from hmcl_jax.continual import ConfigError, TrainConfig
 from hmcl_jax.continual.config import parse_override, read_toml
 from hmcl_jax.report.results import markdown_rows, write_files
 
 RULE = "largest Overall + BWT on one seed, the first of equal ones"
-SELECTION = "selection.json"
 
 
 class Grid(NamedTuple):
@@ -71,6 +62,11 @@ class Grid(NamedTuple):
             for values in itertools.product(*self.axes.values())
         ]
 
+    def job(self, name: str) -> Job:
+        """The grid as a job, under its name in the file of grids."""
+        points = [{**self.given, **point} for point in self.points]
+        return Job(name, name, points, {"points": self.points})
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("grids", nargs="?", metavar="FILE", help="a TOML file of grids, or 'grids'")
@@ -88,23 +84,16 @@ def run(options: argparse.Namespace) -> None:
     shared.prepare_jax(options)
     if options.method is None:
         grids = read_grids(shared.find_config(options.grids))
-        bench = open_bench(options, ["vanilla"], [options.seed])
+        study = Study(options, "selection", ["vanilla"], [options.seed])
     else:
-        bench = open_bench(options, [options.method], [options.seed])
-        given = dict(bench.experiment.settings.get(options.method, {}))
+        study = Study(options, "selection", [options.method], [options.seed])
+        given = dict(study.experiment.settings.get(options.method, {}))
         grids = {options.method: Grid(options.method, given, read_axes(options.grid))}
+    study.about["rule"] = RULE
     for name, grid in grids.items():
-        full_settings(name, grid.given, grid.points)  # also of rows that have nothing to choose
-    bench = bench._replace(about={**bench.about, "rule": RULE})
-    jobs = [
-        Job(name, name, grid.given, grid.points, {"points": grid.points})
-        for name, grid in grids.items()
-        if grid.axes
-    ]
-    out = Path(options.out)
-    write_all = functools.partial(write, out, bench, grids)
-    run_jobs(bench, jobs, out / SELECTION, options.resume, write_all)
-    print(f"wrote {out}/{SELECTION}, selection.md and selected.toml")
+        records.full_settings(grid.job(name))  # refuses bad ones, also of rows without a choice
+    jobs = [grid.job(name) for name, grid in grids.items() if grid.axes]
+    study.run(jobs, functools.partial(write, study, grids))
 
 
 def read_axes(grids: Sequence[str]) -> dict[str, list[Any]]:
@@ -112,9 +101,10 @@ def read_axes(grids: Sequence[str]) -> dict[str, list[Any]]:
     axes: dict[str, list[Any]] = {}
     for grid in grids:
         name, _, values = grid.partition("=")
-        if not name or not values or not all(values.split(",")) or name in axes:
+        words = values.split(",")
+        if not name or not all(words) or name in axes:
             raise ConfigError(f"--grid is written name=value,value,..., once each, got {grid!r}.")
-        axes[name] = [parse_override(f"{name}={value}")[name] for value in values.split(",")]
+        axes[name] = [parse_override(f"value={word}")["value"] for word in words]
     if not axes:
         raise ConfigError("--grid must be given at least once, as in --grid beta=0.02,0.05.")
     return axes
@@ -126,7 +116,8 @@ def read_grids(path: str | Path | None) -> dict[str, Grid]:
     points, tables = table.pop("points", None), table.pop("grids", None)
     if table or not isinstance(points, int) or not isinstance(tables, dict) or not tables:
         raise ConfigError(f"{path} must hold points = NUMBER and tables [grids.NAME], no more.")
-    found = {}
+    found: dict[str, Grid] = {}
+    totals: dict[str, int] = {}
     for name, own in tables.items():
         if not isinstance(own, dict):
             raise ConfigError(f"grids.{name} must be a table, got {own!r}.")
@@ -135,56 +126,48 @@ def read_grids(path: str | Path | None) -> dict[str, Grid]:
         if row != name and not axes:
             raise ConfigError(f"grids.{name} has nothing to choose, got row = {row!r}.")
         found[name] = Grid(row, {key: own[key] for key in own if key not in axes}, axes)
-    totals: dict[str, int] = {}
-    for grid in found.values():
-        if grid.axes:
-            totals[grid.row] = totals.get(grid.row, 0) + len(grid.points)
+        if axes:
+            totals[row] = totals.get(row, 0) + len(found[name].points)
+    # As many tries for each row, or the choice would favour the rows with more.
     for row, total in totals.items():
         if total != points:
             raise ConfigError(f"The grids of row {row} must have {points} points, got {total}.")
     return found
 
 
-def pick(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The point that the rule chooses, with the sum; empty if all diverged."""
-    finite = [{**row, "sum": row["Overall"] + row["BWT"]} for row in rows if row["BWT"] is not None]
-    return max(finite, key=lambda row: row["sum"], default={})
-
-
 def winner(record: Record) -> dict[str, Any]:
-    """The point of a record that the rule chooses, with its scores."""
-    forgetting, immediate = forgetting_and_immediate(record)
-    rows = []
-    for point, (lost,), (learned,) in zip(record["points"], forgetting, immediate, strict=True):
-        finite = abs(lost) + abs(learned) < float("inf")
-        scores = {"Overall": float(learned - lost), "BWT": float(-lost)}
-        rows.append({**point, **(scores if finite else dict.fromkeys(scores))})
-    return pick(rows)
+    """The point of a record that the rule chooses, with its scores; empty if all diverged."""
+    _, forgetting, overall = (values[:, 0] for values in scores(record))
+    sums = overall - forgetting
+    finite = np.isfinite(sums)
+    if not finite.any():
+        return {}
+    best = int(np.argmax(np.where(finite, sums, -np.inf)))  # the first of equal ones
+    measured = {"Overall": overall[best], "BWT": -forgetting[best], "sum": sums[best]}
+    return {**record["points"][best], **{name: float(x) for name, x in measured.items()}}
 
 
 def choose(
     grids: Mapping[str, Grid], found: Mapping[str, Record]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """The winner of every grid that was run, and the settings of every row: its best winner's."""
-    best = {name: own for name, record in found.items() if (own := winner(record))}
-    first: dict[str, str] = {}
-    for name in best:
-        row = grids[name].row
-        if row not in first or best[name]["sum"] > best[first[row]]["sum"]:
-            first[row] = name
-    rows = {}
-    for name, grid in grids.items():
-        if name in best:
-            best[name]["row"] = grid.row
-            if first[grid.row] == name:
-                chosen = {key: best[name][key] for key in grid.axes}
-                rows[grid.row] = {**grid.given, **chosen}
-        elif not grid.axes:
-            rows[name] = grid.given
-    return best, {
-        name: {key: value for key, value in row.items() if (key, value) != ("method", name)}
-        for name, row in rows.items()
+    best = {
+        name: {**own, "row": grids[name].row}
+        for name, record in found.items()
+        if (own := winner(record))
     }
+    chosen = {grid.row: grid.given for grid in grids.values() if not grid.axes}
+    # The largest sum first, and the first of equal ones.
+    for name in sorted(best, key=lambda name: -best[name]["sum"]):
+        grid = grids[name]
+        picked = {key: best[name][key] for key in grid.axes}
+        chosen.setdefault(grid.row, {**grid.given, **picked})
+    rows = {}
+    for row in dict.fromkeys(grid.row for grid in grids.values() if grid.row in chosen):
+        rows[row] = dict(chosen[row])
+        if rows[row].get("method") == row:  # a row that is named like its method need not say it
+            del rows[row]["method"]
+    return best, rows
 
 
 def at_end(grid: Grid, best: Mapping[str, Any]) -> list[str]:
@@ -196,61 +179,49 @@ def at_end(grid: Grid, best: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def write(out: Path, bench: Bench, grids: Mapping[str, Grid], records: Mapping[str, Record]) -> str:
-    """All files, each whole or not at all; gives the winners as a table and as TOML."""
-    found = {name: record for name, record in records.items() if name in grids}
+def write(study: Study, grids: Mapping[str, Grid], known: Mapping[str, Record]) -> str:
+    """Writes all files; returns the winners as TOML and as a table."""
+    found = {name: record for name, record in known.items() if name in grids}
     best, rows = choose(grids, found)
     shown = table(grids, best)
-    lost = [name for name in found if name not in best]
-    shown += f"\n\nEvery point diverged: {', '.join(lost)}." if lost else ""
-    methods = as_toml({"methods": rows})
-    experiment = bench.experiment
+    if lost := [name for name in found if name not in best]:
+        shown += f"\n\nEvery point diverged: {', '.join(lost)}."
+    experiment = study.experiment
+    default = dict(assignments(dataclasses.asdict(TrainConfig()), "train."))
+    train = assignments(dataclasses.asdict(experiment.train), "train.")
     head = {"stream": experiment.stream, "order": experiment.order}
-    train = changed(dataclasses.asdict(experiment.train), dataclasses.asdict(TrainConfig()))
-    config = (
-        f"# Chosen by `hmcl select` on seed {experiment.seeds[0]}: {RULE}.\n"
-        f"{as_toml({**head, 'train': train})}\n{methods}"
-    )
-    texts = {
-        SELECTION: as_text(bench.about, found, winners=best, rows=rows),
-        "selection.md": shown + "\n",
-        "selected.toml": config,
-    }
-    write_files(out, texts)
+    head |= {key: value for key, value in train if default[key] != value}
+    methods = "\n".join(f"[methods.{name}]\n{as_toml(row)}" for name, row in rows.items())
+    title = f"# Chosen by `hmcl select` on seed {experiment.seeds[0]}: {RULE}."
+    study.save(found, shown, winners=best, rows=rows)
+    write_files(study.out, {"selected.toml": f"{title}\n{as_toml(head)}\n{methods}"})
     return f"{methods}\n{shown}"
 
 
 def table(grids: Mapping[str, Grid], best: Mapping[str, Mapping[str, Any]]) -> str:
     """The winners with their scores, one line per grid."""
-    head = ["Grid", "Row", "Points", "Chosen", "Overall", "BWT", "Sum", "At the end of its values"]
-    rows = [head]
+    rows = [
+        ["Grid", "Row", "Points", "Chosen", "Overall", "BWT", "Sum", "At the end of its values"]
+    ]
     for name, own in best.items():
         grid = grids[name]
         chosen = ", ".join(f"{key} {own[key]}" for key in grid.axes)
-        scores = [f"{own[key]:.2f}" for key in ("Overall", "BWT", "sum")]
+        numbers = [f"{own[key]:.2f}" for key in ("Overall", "BWT", "sum")]
         ends = ", ".join(at_end(grid, own)) or "-"
-        rows.append([name, own["row"], str(len(grid.points)), chosen, *scores, ends])
+        rows.append([name, own["row"], str(len(grid.points)), chosen, *numbers, ends])
     return markdown_rows(rows)
 
 
-def changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are not the defaults."""
-    found = {}
-    for key, value in values.items():
+def as_toml(settings: Mapping[str, Any]) -> str:
+    """Nested settings as lines of TOML with dotted keys."""
+    # JSON writes numbers, texts, booleans and lists as TOML does.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in assignments(settings))
+
+
+def assignments(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested settings."""
+    for key, value in settings.items():
         if isinstance(value, Mapping):
-            if inner := changed(value, defaults[key]):
-                found[key] = inner
-        elif value != defaults[key]:
-            found[key] = value
-    return found
-
-
-def as_toml(table: Mapping[str, Any], path: str = "") -> str:
-    """Tables of plain values and tables as TOML."""
-    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    # JSON writes such values as TOML does.
-    lines = [f"{key} = {json.dumps(value)}\n" for key, value in plain.items()]
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    head = f"[{path}]\n" if path and (plain or not inner) else ""
-    parts = [as_toml(value, f"{path}.{key}".lstrip(".")) for key, value in inner.items()]
-    return "\n".join(part for part in [head + "".join(lines), *parts] if part)
+            yield from assignments(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -26,9 +26,11 @@ KINDS = {"frontier": frontier.sweep, "replay": replay_budget.sweep}
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
     records.add_options(parser)
-    parser.add_argument("--seeds", help="whole numbers, separated by commas")
-    parser.add_argument("--methods", help="names, separated by commas; by default all")
-    parser.add_argument("--pairs", help="of `replay`: sizes, separated by commas")
+    parser.add_argument("--seeds", type=options.numbers, help="whole numbers, separated by commas")
+    parser.add_argument(
+        "--methods", type=options.names, help="names, separated by commas; by default all"
+    )
+    parser.add_argument("--pairs", type=options.numbers, help="of `replay`: sizes, with commas")
 
 
 def run(arguments: argparse.Namespace) -> None:
