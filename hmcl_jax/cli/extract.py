@@ -23,7 +23,7 @@ from rich.console import Console
 
 from hmcl_jax.backbones.backbone import load_backbone
 from hmcl_jax.backbones.extract import Options, Source, extract_store
-from hmcl_jax.cli.options import add_cache, prepare_jax
+from hmcl_jax.cli.options import add_cache, names, prepare_jax
 from hmcl_jax.cli.progress import ExtractView
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.feature_arrays import read_features
@@ -40,28 +40,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_argument_group("tasks")
     tasks.add_argument("--suite", choices=sorted(SUITES), help="the data sets of a benchmark")
     tasks.add_argument("--root", help="folder with a folder for every data set of the suite")
-    tasks.add_argument("--only", help="of the suite, names with commas; then its orders shrink")
+    tasks.add_argument("--only", type=names, help="some of the suite, names with commas")
     tasks.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        metavar="[NAME=]PATH",
-        help="a folder; may be given several times",
+        "--task", action="append", default=[], metavar="[NAME=]PATH", help="may be repeated"
     )
     tasks.add_argument("--links", action="store_true", help="follow links that leave the folders")
-    tasks.add_argument(
-        "--prompt",
-        action="append",
-        metavar="TEXT",
-        help="such as 'a photo of a {}.', instead of those that tasks bring; may be repeated",
-    )
+    instead = "such as 'a photo of a {}.', instead of those that tasks bring; may be repeated"
+    tasks.add_argument("--prompt", action="append", metavar="TEXT", help=instead)
     how = parser.add_argument_group("how")
     how.add_argument("--batch", type=int, default=Options.batch)
     how.add_argument("--shard", type=int, default=Options.shard, help="batches per shard")
     how.add_argument("--dtype", default=Options.dtype, help="of the store: float16 or float32")
-    how.add_argument(
-        "--compute", default="float32", choices=["float32", "bfloat16"], help="of the towers"
-    )
+    how.add_argument("--compute", default="float32", choices=("float32", "bfloat16"))
     how.add_argument("--on-error", default=Options.on_error, help="raise, or skip bad pictures")
     how.add_argument("--upright", action="store_true", help="turn pictures as their EXIF data says")
     how.add_argument("--workers", type=int, default=Options.workers, help="threads that decode")
@@ -72,8 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     prepare_jax(options)
     start = time.perf_counter()
-    names = [field.name for field in dataclasses.fields(Options)]
-    settings = Options(**{name: getattr(options, name) for name in names})
+    fields = dataclasses.fields(Options)
+    settings = Options(**{field.name: getattr(options, field.name) for field in fields})
     backbone = load_backbone(options.backbone, options.compute, batch=settings.batch)
     sources, orders = open_sources(options, backbone.K)
     with ExtractView(Console(file=sys.stdout)) as view:
@@ -108,14 +98,14 @@ def open_sources(
     sources: list[Source] = []
     orders: dict[str, tuple[str, ...]] = {}
     if options.suite:
-        expected = {entry.name: entry for entry in SUITES[options.suite]}
-        chosen = [x.strip() for x in options.only.split(",")] if options.only else list(expected)
-        if unknown := sorted(set(chosen).difference(expected)):
-            raise IngestError(f"--only: {unknown[0]!r} is not one of {', '.join(expected)}.")
-        for name, entry in expected.items():
-            if name in chosen:
+        known = [entry.name for entry in SUITES[options.suite]]
+        chosen = options.only or known
+        if unknown := sorted(set(chosen).difference(known)):
+            raise IngestError(f"--only: {unknown[0]!r} is not one of {', '.join(known)}.")
+        for entry in SUITES[options.suite]:
+            if entry.name in chosen:
                 sources.append(open_expected(options.root, entry, links=options.links))
-        if not options.task:
+        if not options.task:  # an order names all tasks, and those of --task have no place in it
             for key, order in ORDERS[options.suite].items():
                 orders[key] = tuple(name for name in order if name in chosen)
     sources += open_tasks(options, K)

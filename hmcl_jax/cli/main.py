@@ -66,11 +66,8 @@ def explained(
 ) -> Iterator[None]:
     """Ends the process after an error, with a sentence and an exit code.
 
-    Args:
-      command: what the sentence begins with.
-      remedy: how to continue after an interruption; may be empty.
-      parser: reports wrong options.
-      extra: of hmcl_jax, which installs what the command needs.
+    The sentence begins with the `command`. After an interruption it ends with the `remedy`, and
+    for a missing package it names the `extra` of hmcl_jax that installs it.
     """
     try:
         yield

@@ -41,41 +41,27 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(known_configs())
     parser.add_argument("--config", metavar="FILE", help=f"a TOML file, or one of {known}")
     parser.add_argument("--variant", help="which [variants.NAME] of the config, such as meru-l")
-    parser.add_argument(
-        "--stream", help=f"{', '.join(EMBEDDED)} (embedded), or the path of a store"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one setting, such as train.batch=256; may be repeated",
-    )
+    streams = f"{', '.join(EMBEDDED)} (embedded), or the path of a store"
+    parser.add_argument("--stream", help=streams)
+    setting = "one setting, such as train.batch=256; may be repeated"
+    _add_repeated(parser, "--set", "KEY=VALUE", setting)
 
 
 def add_methods(parser: argparse.ArgumentParser) -> None:
     """Adds the options that load methods from outside the package."""
-    parser.add_argument(
-        "--method-file",
-        action="append",
-        default=[],
-        metavar="FILE.py",
-        help="a Python file of yours with METHODS = {name: Entry}; it is executed; may be repeated",
-    )
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"methods of an installed package, an entry point of {GROUP}; may be repeated",
-    )
+    yours = "a Python file of yours with METHODS = {name: Entry}; it is executed; may be repeated"
+    _add_repeated(parser, "--method-file", "FILE.py", yours)
+    installed = f"methods of an installed package, an entry point of {GROUP}; may be repeated"
+    _add_repeated(parser, "--plugin", "NAME", installed)
+
+
+def _add_repeated(parser: argparse.ArgumentParser, name: str, value: str, about: str) -> None:
+    parser.add_argument(name, action="append", default=[], metavar=value, help=about)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
     """Adds ``--no-cache``."""
-    parser.add_argument(
-        "--no-cache", action="store_true", help="compile again, keep no programs for the next run"
-    )
+    parser.add_argument("--no-cache", action="store_true", help="compile again, and keep nothing")
 
 
 def prepare_jax(options: argparse.Namespace) -> None:

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class _View(Progress):
-    """Bars on a terminal, while it is entered; elsewhere its subclasses print lines.
-
-    Args:
-      console: where to; standard output by default.
-      columns: of the bars, after the counts.
-    """
+    """Bars on a terminal, while it is entered; elsewhere its subclasses print lines."""
 
     def __init__(self, console: Console | None, *columns: ProgressColumn) -> None:
         console = console or Console(file=sys.stdout)
@@ -55,12 +50,7 @@ class _View(Progress):
 
 
 class ProgressView(_View):
-    """A listener for :func:`hmcl_jax.continual.run_stream`, and a context manager.
-
-    Args:
-      methods: names, in order.
-      console: where to; standard output by default.
-    """
+    """A listener for :func:`hmcl_jax.continual.run_stream`, and a context manager."""
 
     def __init__(self, methods: tuple[str, ...], console: Console | None = None) -> None:
         super().__init__(console, TextColumn("left"), TimeRemainingColumn(), _note())
@@ -87,16 +77,11 @@ class ProgressView(_View):
 
 
 class ExtractView(_View):
-    """A listener for :func:`hmcl_jax.backbones.extract.extract_store`, and a context manager.
-
-    Args:
-      console: where to; standard output by default.
-      every: seconds between lines where it is not a terminal.
-    """
+    """A listener for :func:`hmcl_jax.backbones.extract.extract_store`, and a context manager."""
 
     def __init__(self, console: Console | None = None, every: float = 10.0) -> None:
         super().__init__(console, _note())
-        self.every = every
+        self.every = every  # seconds between lines
         self.last_line, self.ended = 0.0, set[str]()
 
     def __call__(self, step: "Step") -> None:

@@ -28,19 +28,12 @@ Settings = Mapping[str, Any]
 
 
 class Job(NamedTuple):
-    """One method at some settings.
+    """One method at some settings."""
 
-    Attributes:
-      label: of its record.
-      name: of the method, or of a row whose settings name the ``"method"``.
-      points: the settings.
-      about: further entries of its record.
-    """
-
-    label: str
-    name: str
+    label: str  # of its record
+    name: str  # of the method, or of a row whose settings name the "method"
     points: Sequence[Settings]
-    about: Mapping[str, Any]
+    about: Mapping[str, Any]  # further entries of its record
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -98,12 +91,10 @@ class Study:
     def run(self, jobs: Sequence[Job], write: Callable[[Records], str]) -> None:
         """Runs the jobs that have no record of the same settings yet, and prints the outcome.
 
-        Args:
-          jobs: all of them; bad settings are refused before any is run.
-          write: calls :meth:`save` and writes what else shows the records; called after each job
-            and at the end. Returns a text to print.
+        After each job and at the end, `write` gets all records. It calls :meth:`save`, writes what
+        else shows the records, and returns a text to print.
         """
-        settings = {job.label: full_settings(job) for job in jobs}
+        settings = {job.label: full_settings(job) for job in jobs}  # refuses bad ones, first of all
         records = self.known()
         for job in jobs:
             if records.get(job.label, {}).get("settings") != settings[job.label]:
@@ -171,10 +162,7 @@ def measure(study: Study, job: Job) -> Record:
 
 
 def scores(record: Record) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Immediate score, forgetting, and the first minus the second: the final score.
-
-    Each is in percent, ``(points, seeds)``, and NaN where training diverged.
-    """
+    """Immediate score, forgetting and final score, ``(points, seeds)``; NaN where it diverged."""
     # JSON has null for NaN, which numpy turns back.
     immediate, forgetting = (np.array(record[key], float) for key in ("immediate", "forgetting"))
     return immediate, forgetting, immediate - forgetting

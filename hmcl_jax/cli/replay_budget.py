@@ -53,16 +53,14 @@ def make_jobs(
     settings: Mapping[str, Settings], methods: Sequence[str], sizes: Sequence[int], tasks: int
 ) -> list[Job]:
     """All that is run: first the lines, which keep no pairs, then the curves of the methods."""
-    own = [row for row, table in settings.items() if table.get("method", row) in HMCL]
-    lines = [row for row in (*HMCL, *own) if row in own or not own]
-    jobs = [
-        _job(row, "", row, settings.get(row, {}), 0) for row in dict.fromkeys(["vanilla", *lines])
-    ]
+    hmcl = [row for row, table in settings.items() if table.get("method", row) in HMCL]
+    hmcl.sort(key=lambda row: row not in HMCL)
+    chosen = [(row, "", row, settings.get(row, {}), 0) for row in ("vanilla", *(hmcl or HMCL))]
     for method in methods:
         rows = rows_of(settings, method, tasks)
         if method == "cflat":
             row, table = rows[min(rows)]
-            jobs.append(_job("cflat: 0", method, row, {**table, "memory": 0}, 0))
+            chosen.append(("cflat: 0", method, row, {**table, "memory": 0}, 0))
         for size in sizes:
             # EWC has a memory per task, and estimates nothing from a single pair.
             memory, least = (size // tasks, 2 * tasks) if method == "ewc" else (size, tasks)
@@ -71,12 +69,11 @@ def make_jobs(
                 nearest = min(sorted(rows), key=lambda pairs: abs(math.log2(pairs / size)))
                 row, table = rows[nearest]
                 given = {**table, "memory": memory}
-                jobs.append(_job(f"{method}: {size}", method, row, given, size))
-    return jobs
-
-
-def _job(label: str, curve: str, row: str, given: Settings, pairs: int) -> Job:
-    return Job(label, row, [given], {"curve": curve, "row": row, "pairs": pairs})
+                chosen.append((f"{method}: {size}", method, row, given, size))
+    return [
+        Job(label, row, [given], {"curve": curve, "row": row, "pairs": pairs})
+        for label, curve, row, given, pairs in chosen
+    ]
 
 
 def rows_of(
@@ -92,16 +89,10 @@ def rows_of(
 
 
 def crossing(pairs: Sequence[int], scores: np.ndarray, level: float) -> float:
-    """The fewest pairs at which a curve reaches a level.
+    """The fewest pairs at which a curve of rising sizes reaches a level.
 
-    Args:
-      pairs: rising; 0 may be the first.
-      scores: at these.
-      level: to reach.
-
-    Returns:
-      Interpolated in log2 of the pairs. 0 if the curve is there without pairs, half the fewest if
-      it is there with these, inf if nowhere.
+    It is interpolated in log2 of the pairs: 0 if the curve reaches the level without pairs, half
+    the fewest pairs if with these, inf if nowhere.
     """
     reached = np.flatnonzero(scores >= level)
     if not len(reached):
@@ -123,29 +114,28 @@ def in_words(value: float, pairs: Sequence[int]) -> str:
 
 def curves_of(records: Mapping[str, Record]) -> tuple[list[Budget], dict[str, np.ndarray]]:
     """Curves and lines that can be drawn; points where a seed diverged are left out."""
-    whole = {label: scores(record)[2][0] for label, record in records.items()}
-    whole = {label: overall for label, overall in whole.items() if np.isfinite(overall).all()}
-    lines = {label: overall for label, overall in whole.items() if not records[label]["curve"]}
+    lines: dict[str, np.ndarray] = {}
+    curves: dict[str, dict[int, np.ndarray]] = {}
+    for label, record in records.items():
+        overall = scores(record)[2][0]
+        if np.isfinite(overall).all():
+            if record["curve"]:
+                curves.setdefault(record["curve"], {})[record["pairs"]] = overall
+            else:
+                lines[label] = overall
     vanilla = lines.pop("vanilla", None)
-    curves = []
-    for method in dict.fromkeys(record["curve"] for record in records.values()):
-        own = {
-            records[label]["pairs"]: overall
-            for label, overall in whole.items()
-            if method and records[label]["curve"] == method
-        }
-        if own and method != "cflat" and vanilla is not None:
+    drawn = []
+    for method, own in curves.items():
+        if method != "cflat" and vanilla is not None:
             own[0] = vanilla
-        if own:
-            sizes = sorted(own)
-            curves.append(Budget(method, sizes, np.stack([own[size] for size in sizes])))
-    return curves, lines
+        drawn.append(Budget(method, sorted(own), np.stack([own[size] for size in sorted(own)])))
+    return drawn, lines
 
 
 def worth(curves: Sequence[Budget], lines: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """For every curve and line: the crossing of the means, and those of the seeds."""
     found: dict[str, dict[str, Any]] = {}
-    for curve in (curve for curve in curves if any(curve.pairs)):
+    for curve in (each for each in curves if any(each.pairs)):
         found[curve.label] = {}
         mean = curve.overall.mean(axis=1)
         for line, level in lines.items():

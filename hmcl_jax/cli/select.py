@@ -42,17 +42,11 @@ RULE = "largest Overall + BWT on one seed, the first of equal ones"
 
 
 class Grid(NamedTuple):
-    """What is tried for one row.
+    """What is tried for one row."""
 
-    Attributes:
-      row: whose settings are chosen among this grid and the others of the same row.
-      given: settings that are fixed, and perhaps the ``"method"``.
-      axes: values by setting; none if there is nothing to choose.
-    """
-
-    row: str
-    given: dict[str, Any]
-    axes: dict[str, list[Any]]
+    row: str  # whose settings are chosen among this grid and the others of the same row
+    given: dict[str, Any]  # settings that are fixed, and perhaps the "method"
+    axes: dict[str, list[Any]]  # values by setting; none if there is nothing to choose
 
     @property
     def points(self) -> list[dict[str, Any]]:
