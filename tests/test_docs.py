@@ -36,6 +36,20 @@ def test_claims_name_tests_that_exist():
         assert not function or f"def {function}(" in source, (path, function)
 
 
+def test_the_walk_through_the_code_is_short_and_goes_up():
+    text = (ROOT / "docs" / "tour.md").read_text("utf8")
+    hop = r"^(\d+)\. `([\w.]+)` in \[[\w.]+\]\(\.\./(hmcl_jax/(\w+)/\w+\.py)\)"
+    hops = re.findall(hop, text, re.MULTILINE)
+    assert [int(number) for number, *_ in hops] == list(range(1, len(hops) + 1))
+    assert 9 < len(hops) <= 12
+    layers = [("data", "evaluation", "continual", "report").index(layer) for *_, layer in hops]
+    assert layers == sorted(layers)
+    for _, name, path, _ in hops:
+        source = (ROOT / path).read_text("utf8")
+        for part in name.split("."):
+            assert re.search(rf"^\s*(def|class) {part}\b", source, re.MULTILINE), (path, name)
+
+
 def test_every_page_is_in_the_table_of_contents():
     text = (ROOT / "docs" / "README.md").read_text("utf8")
     for page in PAGES:
