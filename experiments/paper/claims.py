@@ -22,17 +22,11 @@ Better = Callable[[float, float], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One comparison.
+    """One comparison."""
 
-    Attributes:
-      text: with the numbers.
-      holds: for the means; None if the measurement cannot tell.
-      seeds: on how many seeds it holds, and of how many; None if they are not known.
-    """
-
-    text: str
-    holds: bool | None
-    seeds: tuple[int, int] | None = None
+    text: str  # with the numbers
+    holds: bool | None  # for the means; None if the measurement cannot tell
+    seeds: tuple[int, int] | None = None  # on how many seeds it holds, and of how many
 
     def __str__(self) -> str:
         seeds = f" ({self.seeds[0]} of {self.seeds[1]} seeds)" if self.seeds else ""
@@ -43,36 +37,22 @@ Checker = Callable[[Table, str], Iterator[Check]]
 
 
 class Claim(NamedTuple):
-    """What the paper says.
+    """What the paper says."""
 
-    Attributes:
-      text: in few words; how a vague one is read stands in brackets.
-      where: in the paper.
-      checker: gives the comparisons for one block of the table.
-      whole: whether it is of all blocks at once.
-    """
-
-    text: str
-    where: str
-    checker: Checker
-    whole: bool = False
+    text: str  # in few words; how a vague one is read stands in brackets
+    where: str  # in the paper
+    checker: Checker  # gives the comparisons for one block of the table
+    whole: bool = False  # whether it is of all blocks at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The outcome of a claim on one stream.
-
-    Attributes:
-      claim: what the paper says.
-      where: in the paper.
-      block: the stream, order or whatever the numbers are of.
-      checks: all comparisons, at least one.
-    """
+    """The outcome of a claim on one stream."""
 
     claim: str
-    where: str
-    block: str
-    checks: tuple[Check, ...]
+    where: str  # in the paper
+    block: str  # the stream, order or whatever the numbers are of
+    checks: tuple[Check, ...]  # at least one
 
     @property
     def holds(self) -> bool | None:
@@ -167,11 +147,7 @@ def wins(
 ) -> Checker:
     """Each of some methods beats each of others, as far as they are in the table.
 
-    Args:
-      ones: methods.
-      others: methods.
-      columns: names, separated by blanks; all by default.
-      on: blocks; all by default.
+    By default in all `columns`, which are separated by blanks, and `on` all blocks.
     """
 
     def check(table: Table, block: str) -> Iterator[Check]:

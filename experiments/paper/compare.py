@@ -20,23 +20,14 @@ OTHER = (
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One number of ours beside the paper's.
-
-    Attributes:
-      block: of the table.
-      method: row of the block.
-      column: of the table.
-      ours: measured, or None.
-      paper: printed, or None.
-      same: whether both are of the same data, so that the difference can be judged.
-    """
+    """One number of ours beside the paper's."""
 
     block: str
     method: str
     column: str
     ours: Number | None
     paper: Number | None
-    same: bool
+    same: bool  # whether both are of the same data, so that the difference can be judged
 
     @property
     def difference(self) -> float | None:
@@ -64,14 +55,7 @@ class Cell:
 
 
 def side_by_side(ours: Table, paper: Table | None, reference: str, same: bool) -> list[Cell]:
-    """All cells of a table.
-
-    Args:
-      ours: measured.
-      paper: its counterpart, if the paper prints numbers.
-      reference: block of the paper's table to show where it has none of our name.
-      same: whether both are of the same data.
-    """
+    """All cells of a table; `reference` is the paper's block to show where it has none of ours."""
     cells = []
     for block, rows in ours.blocks.items():
         printed: Mapping[str, Mapping[str, Number]] = {}

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +47,29 @@ DIRECTIONS = {"T2I": "general_to_specific", "I2T": "specific_to_general"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Inputs:
-    """What a table is made of.
+class Setting:
+    """What all tables are made with."""
 
-    Attributes:
-      item: the table on one stream.
-      store: the stream.
-      results: by order and name in the table.
-      out: folder of the reproduction.
-      synsets: file with the synset of every class of ImageNet, one per line, if given.
-      wordnet: folder of WordNet, if given.
-    """
+    stores: Mapping[str, Store]  # by stream
+    out: Path  # folder of the reproduction
+    users: Collection[str] = ()  # methods of the user's
+    same: bool = True  # whether the data are the paper's
+    synsets: str | None = None  # file with the synset of every class of ImageNet, one per line
+    wordnet: str | None = None  # folder of WordNet
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a table is made of."""
 
     item: Item
-    store: Store
-    results: Mapping[str, Mapping[str, StreamResult]]
-    out: Path
-    synsets: str | None = None
-    wordnet: str | None = None
+    results: Mapping[str, Mapping[str, StreamResult]]  # by order and label in the table
+    setting: Setting
+
+    @property
+    def store(self) -> Store:
+        """The stream."""
+        return self.setting.stores[self.item.stream]
 
     @property
     def rows(self) -> Mapping[str, StreamResult]:
@@ -282,7 +287,7 @@ def measured_drift(
 
 def _drift(inputs: Inputs, counts: tuple[int, int]) -> Drift:
     """Drift of the seeds of the runs; that of seeds that were stopped is NaN, and left out."""
-    drift = measured_drift(inputs.jobs, inputs.store, inputs.out, counts)
+    drift = measured_drift(inputs.jobs, inputs.store, inputs.setting.out, counts)
     seeds = inputs.first.seeds
     places = [drift.seeds.index(seed) for seed in seeds]
     norms = {
@@ -351,7 +356,7 @@ def show_norms(inputs: Inputs) -> list[Table]:
 def show_hierarchy(inputs: Inputs) -> list[Table]:
     """How far errors are off in the class tree, at the end."""
     task = inputs.store[inputs.item.about["task"]]
-    tree = class_tree(task, inputs.synsets, inputs.wordnet)
+    tree = class_tree(task, inputs.setting.synsets, inputs.setting.wordnet)
     arrays, K, rows = task.arrays, inputs.store.K, {}
     labels = np.asarray(arrays["test_labels"])
     for label, result in inputs.rows.items():
@@ -374,7 +379,7 @@ def show_ranks(inputs: Inputs) -> list[Table]:
     about = inputs.item.about
     key = {"variance": about["variance"], "min_rank": about["min_rank"]}
     ranks = kept(
-        inputs.out,
+        inputs.setting.out,
         f"ranks-{inputs.item.stream}",
         {"store": inputs.store.fingerprint, **key},
         lambda: protected_ranks(inputs.store, **key),
@@ -396,7 +401,7 @@ def show_time(inputs: Inputs) -> list[Table]:
     key = {name: about[name] for name in ("seed", "stage", "repeats")}
     folders = [job.folder for job in jobs.values()]
     times: Mapping[str, Sequence[float]] = kept(
-        inputs.out,
+        inputs.setting.out,
         f"time-{inputs.item.stream}",
         {"store": inputs.store.fingerprint, "jobs": folders, **key, "times": "every repeat"},
         lambda: fit_times(inputs.store, jobs, **key),
@@ -493,16 +498,7 @@ def tree_problem(task: Task, given: str | None, wordnet: str | None) -> str | No
 
 
 def class_tree(task: Task, given: str | None, wordnet: str | None) -> Tree:
-    """The tree of a task's classes: its own, or WordNet's for the synsets that are given.
-
-    Args:
-      task: a classification task.
-      given: file with the synset of every class, one per line, if there is one.
-      wordnet: folder of WordNet, if it is not where packages put it.
-
-    Raises:
-      ConfigError: naming what is missing.
-    """
+    """The tree of a task's classes: its own, or WordNet's for the synsets in the file `given`."""
     if task.tree:
         return make_tree(task.tree, task.classes, root="[ROOT]")
     if given is None:

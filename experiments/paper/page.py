@@ -26,31 +26,18 @@ READING = (
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One of the paper's tables on one stream, made from our numbers or not.
+    """One of the paper's tables on one stream, made from our numbers or not."""
 
-    Attributes:
-      name: of its config.
-      title: of its config.
-      stream: name of the stream.
-      missing: why it is not made; empty if it is.
-      notes: what to know of it.
-      tables: each with its cells.
-      verdicts: on the claims about it.
-      how: how to read the cells.
-      tasks: of the maps.
-      maps: ``(task, stage)`` by method, in percent.
-    """
-
-    name: str
+    name: str  # of its config
     title: str
     stream: str
-    missing: str = ""
+    missing: str = ""  # why it is not made
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[Table, Sequence[Cell]], ...] = ()
     verdicts: tuple[Verdict, ...] = ()
-    how: str = ""
-    tasks: tuple[str, ...] = ()
-    maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    how: str = ""  # to read the cells
+    tasks: tuple[str, ...] = ()  # of the maps
+    maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # (task, stage), in %
 
 
 class Grid(NamedTuple):

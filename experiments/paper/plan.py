@@ -29,31 +29,19 @@ OF_PAPER = ("vanilla", "ewc", "gem", "cflat", "dns", "hmcl_mr", "hmcl_ca")
 # measured on the pocket stream with 2 cores.
 PAIR_SECONDS = 3.4e-5
 TIMES = {"ewc": 1.1, "gem": 2.4, "cflat": 9.0, "dns": 1.2, "hmcl_rotation": 1.5}
-# Measured on the pocket stream, on one core: 1.3 s for 13,931 pairs, 14 s for 64 checkpoints.
-RANK_SECONDS = 1e-4
-CHECKPOINT_SECONDS = 0.22
 GUESS = "a guess from the pocket stream on 2 idle cores, without compiling"
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One method on one stream, all seeds.
+    """One method on one stream, all seeds."""
 
-    Attributes:
-      stream: its name, such as meru-l.
-      order: of the tasks, a name in the store.
-      method: one of METHODS.
-      settings: of the method.
-      seeds: trained side by side.
-      train: shared settings, with those that are others for this method.
-    """
-
-    stream: str
-    order: str
+    stream: str  # its name, such as meru-l
+    order: str  # of the tasks, a name in the store
     method: str
     settings: Mapping[str, Any]
     seeds: tuple[int, ...]
-    train: TrainConfig
+    train: TrainConfig  # with the settings that are others for this method
 
     @property
     def folder(self) -> str:
@@ -81,19 +69,12 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One table or figure on one stream.
+    """One table or figure on one stream."""
 
-    Attributes:
-      name: of its config.
-      stream: name of the stream.
-      about: the config's table ``[paper]``.
-      jobs: by order and by the name of the method in the table.
-    """
-
-    name: str
+    name: str  # of its config
     stream: str
-    about: Mapping[str, Any]
-    jobs: Mapping[str, Mapping[str, Job]]
+    about: Mapping[str, Any]  # the config's table [paper]
+    jobs: Mapping[str, Mapping[str, Job]]  # by order and by the label of the method in the table
 
     @property
     def needed(self) -> list[Job]:
@@ -110,30 +91,18 @@ def read_item(
     extra: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
 ) -> Item:
-    """What a config asks for on one stream.
-
-    Args:
-      name: one of NAMES.
-      stream: name of the stream, which the config has a variant for.
-      overrides: single settings, like ``"train.batch=64"``.
-      extra: methods to add to the config's, with their default settings.
-      seeds: instead of the config's.
-
-    Returns:
-      The item.
-
-    Raises:
-      ConfigError: for a name or a stream that is not there.
-    """
+    """One of NAMES on one stream, with single settings, methods and seeds of the user's on top."""
     about = about_of(name, stream)
     owner = about.get("of", name)
-    path = CONFIGS / f"{owner}.toml"
-    if owner != name or about["show"] != "ranks":
-        experiment = read_experiment(
-            path, overrides, variant=stream, stream=stream, seeds=list(seeds) if seeds else None
-        )
-    else:  # needs features only
+    if owner == name and about["show"] == "ranks":  # needs features only
         return Item(name, stream, about, {})
+    experiment = read_experiment(
+        CONFIGS / f"{owner}.toml",
+        overrides,
+        variant=stream,
+        stream=stream,
+        seeds=list(seeds) if seeds else None,
+    )
     labels = list(experiment.methods)
     if "methods" in about:
         labels = [m for m in labels if m in about["methods"] or m not in OF_PAPER]
@@ -175,15 +144,9 @@ def about_of(name: str, stream: str | None = None) -> dict[str, Any]:
 
 
 def streams_of(name: str, stores: Mapping[str, str], pocket: bool) -> tuple[list[str], list[str]]:
-    """The streams that a table can be made for, and those that are missing for it.
+    """The streams that a table can be made for, and those whose stores are missing.
 
-    Args:
-      name: of the table.
-      stores: paths by stream, as given.
-      pocket: whether the embedded streams stand in for the paper's.
-
-    Returns:
-      Names of both.
+    With `pocket` an embedded stream stands in for all of the paper's.
     """
     about = about_of(name)
     if pocket:
@@ -255,13 +218,7 @@ def missing_for(item: Item, store: Store) -> str | None:
 def plan_table(
     items: Sequence[Item], stores: Mapping[str, Store], finished: Callable[[Job], int]
 ) -> str:
-    """All runs: which tables need them, how far they are, what they may cost; and what else.
-
-    Args:
-      items: tables that can be made.
-      stores: by stream.
-      finished: how many tasks of a job are done.
-    """
+    """All runs: which tables need them, how far they are, what they may cost; and what else."""
     jobs = unique(items)
     rows, total = [["Run", "for", "tasks done", "minutes left"]], 0.0
     for folder, job in jobs.items():
@@ -272,45 +229,35 @@ def plan_table(
         rows.append([folder, ", ".join(dict.fromkeys(users)), f"{done}/{count}", f"{left:.1f}"])
     parts = [markdown_rows(rows)] if jobs else []
     parts.append(f"{len(jobs)} runs, about {total:.0f} minutes left ({GUESS}).")
-    more = [f"- {item.name} on {item.stream}: {extra_work(item, stores[item.stream])}"
-            for item in items if extra_work(item, stores[item.stream])]  # fmt: skip
-    if more:
+    works = ((item, extra_work(item, stores[item.stream])) for item in items)
+    if more := [f"- {item.name} on {item.stream}: {work}" for item, work in works if work]:
         parts.append("\n".join(["Besides, once the runs are there:", *more]))
     return "\n\n".join(parts)
 
 
 def extra_work(item: Item, store: Store) -> str:
-    """What a table measures that is no run, and how long that may take; empty if nothing."""
+    """What a table measures besides its runs; empty if nothing."""
     about, labels = item.about, ", ".join(next(iter(item.jobs.values()), {}))
     tasks = [store[name] for name in store.orders["canonical"]]
-    show = about["show"]
-    if show == "time":
+    if about["show"] == "time":
         stage, repeats = about["stage"], about["repeats"]
-        seconds = sum(
-            sum(map(job.task_seconds, tasks[: stage - 1]))
-            + (repeats + 1) * job.task_seconds(tasks[stage - 1])
-            for job in item.jobs["canonical"].values()
-        )
+        seconds = 0.0
+        for job in item.jobs["canonical"].values():
+            # Once each of the tasks before, then compiling, then all repeats.
+            before, last = map(job.task_seconds, tasks[: stage - 1]), tasks[stage - 1]
+            seconds += sum(before) + (repeats + 1) * job.task_seconds(last)
         return (
-            f"learns the first {stage - 1} tasks once and task {stage} ({tasks[stage - 1].name}) "
-            f"{repeats + 1} times with each of {labels}, one seed; about {seconds / 60:.1f} "
-            "minutes on an idle machine. Kept once measured."
+            f"learns task {stage} ({tasks[stage - 1].name}) {repeats + 1} times with each of "
+            f"{labels}, one seed; about {seconds / 60:.1f} minutes on an idle machine. Kept once "
+            "measured."
         )
-    if show == "ranks":
+    if about["show"] == "ranks":
         rows = sum(task.size("train") for task in tasks[:-1])
-        return (
-            f"moments of {rows:,} training pairs after each of {len(tasks) - 1} tasks; about "
-            f"{rows * RANK_SECONDS + 1:.0f} seconds. Kept once measured."
-        )
-    if show in ("drift", "norms"):
-        count = about["anchors" if show == "drift" else "norm_anchors"]
-        heads = len(tasks) * len(item.needed)
-        return (
-            f"reads {heads} checkpoints ({labels}; all steps of these runs must be there) and "
-            f"moves {count} anchors of each old task; about "
-            f"{heads * CHECKPOINT_SECONDS + 1:.0f} seconds."
-        )
-    if show == "hierarchy":
+        return f"moments of {rows:,} training pairs, a second per 10,000. Kept once measured."
+    if about["show"] in ("drift", "norms"):
+        count = about["anchors" if about["show"] == "drift" else "norm_anchors"]
+        return f"moves {count} anchors of each old task through all checkpoints of {labels}."
+    if about["show"] == "hierarchy":
         rows = store[about["task"]].size("test")
         return f"predicts {rows:,} samples of {about['task']} with each of {labels}, all seeds."
     return ""

@@ -7,8 +7,8 @@ paper needs them.
 """
 
 import dataclasses
-import math
 import re
+import statistics
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,21 +19,13 @@ NUMBER = re.compile(r"(\*\*)?([+-]?[0-9.]+(?:e-?[0-9]+)?)(?: ± ([0-9.]+))?(\*\*
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A mean over seeds.
-
-    Attributes:
-      mean: over the seeds.
-      std: sample standard deviation over the seeds, None if there is none.
-      unit: the last printed digit's worth, 0 for a number that was not printed.
-      bold: whether the paper prints it in bold.
-      values: one per seed, in order, as far as they are known.
-    """
+    """A mean over seeds."""
 
     mean: float
-    std: float | None = None
-    unit: float = 0.0
-    bold: bool = False
-    values: tuple[float, ...] = ()
+    std: float | None = None  # sample standard deviation
+    unit: float = 0.0  # the last printed digit's worth, 0 for a number that was not printed
+    bold: bool = False  # in the paper
+    values: tuple[float, ...] = ()  # one per seed, in order, as far as they are known
 
 
 Block = Mapping[str, Mapping[str, Number]]
@@ -41,22 +33,13 @@ Block = Mapping[str, Mapping[str, Number]]
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Numbers by block, method and column.
+    """Numbers by block, method and column."""
 
-    Attributes:
-      label: in the paper.
-      title: what it is.
-      unit: of the numbers.
-      columns: names, in order.
-      lower: columns in which less is better.
-      blocks: the numbers.
-    """
-
-    label: str
+    label: str  # in the paper
     title: str
-    unit: str
+    unit: str  # of the numbers
     columns: tuple[str, ...]
-    lower: tuple[str, ...]
+    lower: tuple[str, ...]  # columns in which less is better
     blocks: Mapping[str, Block]
 
     def better(self, column: str, one: float, other: float) -> bool:
@@ -86,11 +69,8 @@ def parse_number(text: str) -> Number:
 def spread(values: Iterable[float]) -> Number:
     """A measured number, from its values over seeds."""
     known = tuple(float(value) for value in values)
-    mean = sum(known) / len(known)
-    if len(known) == 1:
-        return Number(mean, values=known)
-    square = sum((value - mean) ** 2 for value in known) / (len(known) - 1)
-    return Number(mean, math.sqrt(square), values=known)
+    std = statistics.stdev(known) if len(known) > 1 else None
+    return Number(sum(known) / len(known), std, values=known)
 
 
 def read_tables() -> dict[str, Table]:

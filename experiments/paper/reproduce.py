@@ -35,7 +35,7 @@ from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.store import Store, read_store
 from hmcl_jax.report.results import write_files
 from paper.jobs import finished, run_jobs
-from paper.measured import tree_problem
+from paper.measured import Setting, tree_problem
 from paper.page import Section, all_verdicts, as_json, counted, html, markdown, verdict_rows
 from paper.plan import (
     NAMES,
@@ -59,7 +59,7 @@ from paper.request import (
     provenance,
     store_warnings,
 )
-from paper.sections import Setting, left_out, make_section
+from paper.sections import left_out, make_section
 
 REMEDY = "The same command resumes."
 
@@ -67,29 +67,16 @@ REMEDY = "The same command resumes."
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--all", action="store_true", help="every NAME")
-    parser.add_argument(
-        "--store",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help=f"a store of one of {', '.join(known_streams())}; may be repeated",
-    )
+    stores = f"a store of one of {', '.join(known_streams())}; may be repeated"
+    shared.add_repeated(parser, "--store", "NAME=PATH", stores)
     parser.add_argument("--stream", choices=("pocket",), help="the embedded stream, for trials")
-    parser.add_argument(
-        "--out", default="runs/reproduced", help="folder for all; default: %(default)s"
-    )
-    parser.add_argument(
-        "--replace", action="store_true", help="replace the page of another request in --out"
-    )
+    parser.add_argument("--out", default="runs/reproduced", help="default: %(default)s")
+    parser.add_argument("--replace", action="store_true", help="replace another request's page")
     parser.add_argument("--plan", action="store_true", help="print the runs and their cost only")
-    parser.add_argument("--seeds", help="whole numbers, instead of the configs'")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument(
-        "--synsets", help="file with ImageNet's synsets, one per line, for hierarchy"
-    )
-    parser.add_argument(
-        "--wordnet", help="folder of WordNet 3.0, if it is not where packages put it"
-    )
+    parser.add_argument("--seeds", type=shared.numbers, help="with commas, instead of the configs'")
+    shared.add_repeated(parser, "--set", "KEY=VALUE", "one setting; may be repeated")
+    parser.add_argument("--synsets", help="file with ImageNet's, one per line, for hierarchy")
+    parser.add_argument("--wordnet", help="folder of WordNet 3.0; default: where packages put it")
     shared.add_methods(parser)
     shared.add_cache(parser)
 
@@ -121,8 +108,7 @@ def run(options: argparse.Namespace) -> None:
     items, stores, missing = read_items(options, list(users))
     check_settings(options.set, items)
     request = read_request(options, stores, users)
-    paths = read_stores(options.store)
-    warnings = store_warnings(paths, stores)
+    warnings = store_warnings(read_stores(options.store), stores)
     if not options.plan:
         check_page(out, request, options.replace)
         out.mkdir(parents=True, exist_ok=True)
@@ -199,7 +185,7 @@ def read_items(
     options: argparse.Namespace, extra: Sequence[str]
 ) -> tuple[list[Item], dict[str, Store], list[Section]]:
     """Tables that can be made, the stores they need, and sections for those that cannot."""
-    paths, seeds = read_stores(options.store), shared.split_seeds(options.seeds)
+    paths = read_stores(options.store)
     items: list[Item] = []
     stores: dict[str, Store] = {}
     missing: list[Section] = []
@@ -209,7 +195,7 @@ def read_items(
             words = " ".join(f"--store {stream}=PATH" for stream in gone)
             missing.append(left_out(name, ", ".join(gone), f"it needs {words}."))
         for stream in there:
-            item = read_item(name, stream, options.set, extra, seeds)
+            item = read_item(name, stream, options.set, extra, options.seeds)
             stores[stream] = stores.get(stream) or open_store(stream, paths)
             why = missing_for(item, stores[stream])
             if why is None and item.about["show"] == "hierarchy":
@@ -233,7 +219,7 @@ def read_request(
         "names": table_names(options),
         "streams": {name: store.fingerprint for name, store in stores.items()},
         "set": options.set,
-        "seeds": shared.split_seeds(options.seeds),
+        "seeds": options.seeds,
         "methods": {
             name: {"source": source, "code": make_method(name).code}
             for name, source in users.items()
@@ -245,9 +231,10 @@ def checkpoints_kept(
     options: argparse.Namespace, stores: Mapping[str, Store], extra: Sequence[str]
 ) -> set[str]:
     """Runs of which all checkpoints stay: those of main, whose drift may be asked for later."""
-    about, seeds = about_of("main"), shared.split_seeds(options.seeds)
+    about = about_of("main")
     streams = [name for name in stores if name in (*about["streams"], about["pocket"])]
-    return set(unique(read_item("main", name, options.set, extra, seeds) for name in streams))
+    items = (read_item("main", name, options.set, extra, options.seeds) for name in streams)
+    return set(unique(items))
 
 
 def print_missing(sections: Sequence[Section]) -> None:

@@ -17,24 +17,14 @@ from paper.plan import CONFIGS, Item
 from paper.published import read_tables
 
 KIND = "hmcl_jax reproduction"
-FILES = (
-    "reproduction.json",
-    "reproduction.md",
-    "reproduction.html",
-)  # the first says whose all are
+# The first says which request all of them answer.
+FILES = ("reproduction.json", "reproduction.md", "reproduction.html")
 PREFIXES = ("mr_", "ca_")  # the claims take such rows for the paper's
 FIXED = ("stream", "order", "seeds", "methods", "paper", "variants")  # what the tables are of
 
 
 def check_names(users: Mapping[str, str]) -> None:
-    """Refuses methods of the user's that would be taken for rows of the paper's.
-
-    Args:
-      users: where each method is from, by name.
-
-    Raises:
-      ConfigError: naming where it is from, the name and what to do.
-    """
+    """Refuses methods of the user's (sources by name) that could be taken for the paper's rows."""
     taken = {m for table in read_tables().values() for rows in table.blocks.values() for m in rows}
     for path in CONFIGS.parent.rglob("*.toml"):
         raw = read_toml(path)
@@ -73,16 +63,7 @@ def check_settings(overrides: Sequence[str], items: Sequence[Item] = ()) -> None
 
 
 def check_page(out: Path, request: Mapping[str, Any], replace: bool) -> None:
-    """Refuses to overwrite a page that is not ours, or that would lose something.
-
-    Args:
-      out: the folder.
-      request: what is asked for now.
-      replace: whether the page of another request may be replaced. Foreign files may not.
-
-    Raises:
-      RunError: naming the file and what to do.
-    """
+    """Refuses to overwrite a page that is not ours, or, without `replace`, says more than ours."""
     there = [out / name for name in FILES if (out / name).exists()]
     if not there:
         return
@@ -111,40 +92,30 @@ def _lost(known: Mapping[str, Any], request: Mapping[str, Any]) -> list[str]:
     for key in ("set", "seeds", "methods"):
         then, now = (one.get(key) or "none" for one in (known, request))
         if key == "methods":  # by their code, wherever the files are
-            then, now = (_codes(one) for one in (known, request))
+            then, now = (
+                {name: entry["code"] for name, entry in one.get(key, {}).items()} or "none"
+                for one in (known, request)
+            )
         if then != now:
             lost.append(f"{key}: it has {json.dumps(then)}, not {json.dumps(now)}")
     return lost
 
 
-def _codes(request: Mapping[str, Any]) -> Any:
-    return {name: entry["code"] for name, entry in request.get("methods", {}).items()} or "none"
-
-
 def store_warnings(paths: Mapping[str, str], stores: Mapping[str, Store]) -> list[str]:
-    """What looks wrong about the stores: given twice, or of another backbone or other tasks.
-
-    Args:
-      paths: by stream, as given; empty for embedded streams.
-      stores: those that are opened, by stream.
-
-    Returns:
-      Sentences.
-    """
+    """What looks wrong about the stores: given twice, or of another backbone or other tasks."""
     warnings: list[str] = []
     first: dict[str, str] = {}
     for stream, path in paths.items():
-        store = stores.get(stream)
-        keys = [str(Path(path).resolve()), *([store.fingerprint] if store else [])]
-        if same := [first[key] for key in keys if key in first]:
+        if stream not in stores:  # no table needs it
+            continue
+        store = stores[stream]
+        same = first.setdefault(store.fingerprint, stream)
+        if same != stream:
             warnings.append(
-                f"--store {same[0]} and --store {stream} are one store, {path}; their tables "
+                f"--store {same} and --store {stream} are one store, {path}; their tables "
                 "differ by settings alone."
             )
-        for key in keys:
-            first.setdefault(key, stream)
-        if store is not None:
-            warnings += [f"--store {stream}={path} {text}" for text in _unlike(stream, store)]
+        warnings += [f"--store {stream}={path} {text}" for text in _unlike(stream, store)]
     return warnings
 
 
@@ -173,9 +144,8 @@ def _unlike(stream: str, store: Store) -> list[str]:
 
 def deviations(request: Mapping[str, Any]) -> str:
     """Sentences on settings that differ from the configs, for the page; may be empty."""
-    text = ""
-    if given := given_options(request):
-        text += f" Not the paper's settings: {given}."
+    given = given_options(request)
+    text = f" Not the paper's settings: {given}." if given else ""
     if request["methods"]:
         listed = [
             f"{name} ({entry['source']}, SHA-256 {entry['code'][-64:][:12]})"
@@ -195,10 +165,8 @@ def given_options(request: Mapping[str, Any]) -> str:
 
 def provenance(request: Mapping[str, Any], warnings: Sequence[str]) -> list[list[str]]:
     """The request as rows of a table: what, and its value."""
-    rows = [
-        ["tables", ", ".join(request["names"])],
-        ["settings given", given_options(request) or "none"],
-    ]
+    tables, given = ", ".join(request["names"]), given_options(request) or "none"
+    rows = [["tables", tables], ["settings given", given]]
     for name, entry in request["methods"].items():
         rows.append([f"code of {name}", f"{entry['source']}: {entry['code']}"])
     return rows + [["warning", text] for text in warnings]

@@ -4,42 +4,19 @@ import dataclasses
 import sys
 import traceback
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hmcl_jax.continual import ConfigError, RunError, StreamResult
-from hmcl_jax.data.store import Store
 from hmcl_jax.report.results import without_stopped
 from paper.claims import judge
 from paper.compare import HOW, OTHER, side_by_side
 from paper.jobs import one_line
-from paper.measured import Inputs, make_tables, relative_change
+from paper.measured import Inputs, Setting, make_tables, relative_change
 from paper.page import Section
 from paper.plan import Item, Job, about_of
 from paper.published import read_tables
 
 Results = Mapping[str, StreamResult]
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """What all sections are made with.
-
-    Attributes:
-      stores: by stream.
-      out: folder of the reproduction.
-      users: methods of the user's.
-      same: whether the data are the paper's.
-      synsets: file with the synset of every class of ImageNet, one per line, if given.
-      wordnet: folder of WordNet, if given.
-    """
-
-    stores: Mapping[str, Store]
-    out: Path
-    users: Collection[str] = ()
-    same: bool = True
-    synsets: str | None = None
-    wordnet: str | None = None
 
 
 def left_out(name: str, stream: str, why: str) -> Section:
@@ -54,13 +31,8 @@ def make_section(
 
     A method of the user's that failed, or of which a seed was stopped, is left out; a failure of
     any other method leaves out the table, because claims are about all of them. Seeds that were
-    stopped are left out of all rows, so that means and pairs are over the same ones.
-
-    Args:
-      item: the table on one stream.
-      results: by folder of the run.
-      failures: likewise, of runs that have no result.
-      setting: shared by all sections.
+    stopped are left out of all rows, so that means and pairs are over the same ones. `results` and
+    `failures`, of runs that have no result, are by folder of the run.
     """
     jobs = [job for labels in item.jobs.values() for job in labels.values()]
     failed = {
@@ -141,8 +113,7 @@ def _made(item: Item, results: Results, setting: Setting, notes: Sequence[str]) 
             }
             for order, labels in rows.items()
         }
-    store, about = setting.stores[item.stream], item.about
-    inputs = Inputs(item, store, rows, setting.out, setting.synsets, setting.wordnet)
+    inputs, about = Inputs(item, rows, setting), item.about
     tables, paper, reference = make_tables(inputs), read_tables(), about["streams"][-1]
     maps = {}
     if about["show"] == "stages":

@@ -44,18 +44,19 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     streams = f"{', '.join(EMBEDDED)} (embedded), or the path of a store"
     parser.add_argument("--stream", help=streams)
     setting = "one setting, such as train.batch=256; may be repeated"
-    _add_repeated(parser, "--set", "KEY=VALUE", setting)
+    add_repeated(parser, "--set", "KEY=VALUE", setting)
 
 
 def add_methods(parser: argparse.ArgumentParser) -> None:
     """Adds the options that load methods from outside the package."""
     yours = "a Python file of yours with METHODS = {name: Entry}; it is executed; may be repeated"
-    _add_repeated(parser, "--method-file", "FILE.py", yours)
+    add_repeated(parser, "--method-file", "FILE.py", yours)
     installed = f"methods of an installed package, an entry point of {GROUP}; may be repeated"
-    _add_repeated(parser, "--plugin", "NAME", installed)
+    add_repeated(parser, "--plugin", "NAME", installed)
 
 
-def _add_repeated(parser: argparse.ArgumentParser, name: str, value: str, about: str) -> None:
+def add_repeated(parser: argparse.ArgumentParser, name: str, value: str, about: str) -> None:
+    """Adds an option that may be given several times."""
     parser.add_argument(name, action="append", default=[], metavar=value, help=about)
 
 
