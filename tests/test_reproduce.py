@@ -256,7 +256,9 @@ def test_tasks_are_counted_by_the_median_of_their_norms(drifted):
 
 
 def test_ranks_are_those_of_the_features(tmp_path):
-    store = read_store(hmcl16_store(tmp_path / "store", "hycoclip-b", scale=1e-3, dim=6))
+    few = ("imagenet", "coco", "cifar10", "cifar100", "flickr30k")
+    path = hmcl16_store(tmp_path / "store", "hycoclip-b", scale=1e-3, dim=6, only=few)
+    store = read_store(path)
     found = protected_ranks(store, variance=0.8, min_rank=1)
     moment = np.zeros((6, 6))
     for place, name in enumerate(store.orders["canonical"][:-1]):
@@ -268,7 +270,7 @@ def test_ranks_are_those_of_the_features(tmp_path):
         energy = np.sort(np.linalg.eigvalsh(moment))[::-1]
         rank = 1 + int(np.sum(np.cumsum(energy) < 0.8 * energy.sum()))
         assert found["image"][place] == rank, name
-    assert len(found["text"]) == 15
+    assert len(found["text"]) == len(store) - 1 == 4
 
 
 # The page
@@ -336,10 +338,9 @@ def test_all_three_verdicts_and_their_counts_are_shown_everywhere():
     sections = [section, dataclasses.replace(section, verdicts=tuple(found[2:]))]
     words = ["holds", "holds", "holds", "**does not hold**", "**not settled**"]
     assert [row[2] for row in verdict_rows(found)[1:]] == words
-    said = ("Of 3 claims 1 hold wherever they were checked, 1 do not hold; not settled: 1.",
-            "Of 5 verdicts, each of one claim", "3 say: holds.", "not settled: numbers of a")  # fmt: skip
+    said = "Of 3 claims 1 hold wherever they were checked, 1 do not hold; not settled: 1. Of 5 "
     for page in (markdown(sections, ABOUT), html(sections, ABOUT)):
-        assert all(text in page for text in said)
+        assert all(text in page for text in (said, "3 say: holds.", "not settled: numbers of a"))
     data = json.loads(as_json(sections, ABOUT))
     assert [c["verdict"] for c in data["claims"]] == ["holds", "does not hold", "not settled"]
     states = [v["holds"] for s in data["sections"] for v in s["verdicts"]]
