@@ -37,27 +37,16 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Measures:
-    """Measures of one backbone, trained on nine tenths of the base.
+    """Measures of one backbone, trained on nine tenths of the base."""
 
-    Attributes:
-      held_out: of held-out base pairs.
-      recall: R@5 both ways of held-out base pairs, the mean over collections.
-      task_variation: coefficient of variation of picture radii, the mean over tasks.
-      task_entailed: share of texts that entail their picture, the mean over tasks.
-      task_entailed_others: the same share for shuffled pairs.
-      spearman: correlation of text radius and depth, the mean over the class trees.
-      zero_shot: score of frozen features, the mean over tasks.
-      tau: learned temperature.
-    """
-
-    held_out: PairMeasures
-    recall: float
-    task_variation: float
-    task_entailed: float
-    task_entailed_others: float
-    spearman: float
-    zero_shot: float
-    tau: float
+    held_out: PairMeasures  # of held-out base pairs
+    recall: float  # R@5 both ways of held-out base pairs, the mean over collections
+    task_variation: float  # coefficient of variation of picture radii, the mean over tasks
+    task_entailed: float  # share of texts that entail their picture, the mean over tasks
+    task_entailed_others: float  # the same share for shuffled pairs
+    spearman: float  # correlation of text radius and depth, the mean over the class trees
+    zero_shot: float  # score of frozen features, the mean over tasks
+    tau: float  # learned temperature
 
 
 def mean_measures(rows: list[Measures]) -> Measures:

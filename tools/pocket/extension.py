@@ -36,28 +36,17 @@ class ExtensionConfig:
     """Settings of the training.
 
     The cone and separation terms are those of the towers of pocket16.
-
-    Attributes:
-      hidden: units of the network that gives directions.
-      length_hidden: units of the network that gives lengths.
-      steps: of the optimizer.
-      batch: pairs per step.
-      learning_rate: peak.
-      weight_decay: of AdamW.
-      dropout: of inputs and hidden units.
-      radius_weight: of the term that keeps items as far out as pictures.
-      seed: of everything random.
     """
 
-    hidden: int = 512
-    length_hidden: int = 128
-    steps: int = 300
-    batch: int = 256
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-2
-    dropout: float = 0.25
-    radius_weight: float = 20.0
-    seed: int = 0
+    hidden: int = 512  # units of the network that gives directions
+    length_hidden: int = 128  # units of the network that gives lengths
+    steps: int = 300  # of the optimizer
+    batch: int = 256  # pairs per step
+    learning_rate: float = 1e-3  # peak
+    weight_decay: float = 1e-2  # of AdamW
+    dropout: float = 0.25  # of inputs and hidden units
+    radius_weight: float = 20.0  # of the term that keeps items as far out as pictures
+    seed: int = 0  # of everything random
 
 
 CANDIDATES: list[dict[str, Any]] = [
@@ -67,19 +56,12 @@ CANDIDATES: list[dict[str, Any]] = [
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Items of a new modality and their texts.
+    """Items of a new modality and their texts."""
 
-    Attributes:
-      inputs: features, (n, f).
-      given: ConSE's mixtures, (n, 384), or of no columns.
-      variants: numbers of several texts of each item, (n, v); the first is its name.
-      texts: points of all texts, (m, 512).
-    """
-
-    inputs: np.ndarray
-    given: np.ndarray
-    variants: np.ndarray
-    texts: np.ndarray
+    inputs: np.ndarray  # features, (n, f)
+    given: np.ndarray  # ConSE's mixtures, (n, 384), or of no columns
+    variants: np.ndarray  # numbers of several texts of each item, (n, v); the first is its name
+    texts: np.ndarray  # points of all texts, (m, 512)
 
     def rows(self, chosen: np.ndarray) -> "Pairs":
         """Some of the items."""
@@ -95,21 +77,13 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where a tower begins: at the pictures of pocket16.
+    """Where a tower begins: at the pictures of pocket16."""
 
-    Attributes:
-      alpha: log alpha of their tower.
-      axis: their mean tangent component along the shared axis, the last dimension.
-      distance: their mean distance to the origin.
-      tau: temperature.
-      K: squared radius of the hyperboloid.
-    """
-
-    alpha: float
-    axis: float
-    distance: float
-    tau: float
-    K: float
+    alpha: float  # log alpha of their tower
+    axis: float  # their mean tangent component along the shared axis, the last dimension
+    distance: float  # their mean distance to the origin
+    tau: float  # temperature
+    K: float  # squared radius of the hyperboloid
 
     @classmethod
     def of(cls, towers: PocketTowers, pocket: Store) -> "Start":

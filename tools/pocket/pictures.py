@@ -21,21 +21,13 @@ SIDE = 224
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One picture.
+    """One picture."""
 
-    Attributes:
-      key: unique in its collection.
-      draw: gives the pixels, uint8 (224, 224, 3).
-      texts: what it shows, the plain name first.
-      category: names above it, the nearest first.
-      split: ``"train"`` or ``"test"`` where the source says so, else empty.
-    """
-
-    key: str
-    draw: Callable[[], np.ndarray]
-    texts: tuple[str, ...]
-    category: tuple[str, ...] = ()
-    split: str = ""
+    key: str  # unique in its collection
+    draw: Callable[[], np.ndarray]  # gives the pixels, uint8 (224, 224, 3)
+    texts: tuple[str, ...]  # what it shows, the plain name first
+    category: tuple[str, ...] = ()  # names above it, the nearest first
+    split: str = ""  # "train" or "test" where the source says so, else empty
 
 
 def _square(image: Image.Image, side: int = SIDE) -> np.ndarray:

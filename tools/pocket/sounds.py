@@ -33,44 +33,26 @@ HOLD, DECAY, SUSTAIN, INSTRUMENT, KEYS, SAMPLE, MODES, ROOT = 35, 36, 37, 41, 43
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """One recording of an instrument.
+    """One recording of an instrument."""
 
-    Attributes:
-      samples: int16.
-      rate: per second.
-      loop: first and last sample of what is repeated, or None.
-      hold: seconds at full volume.
-      decay: seconds in which the volume would fall by 100 dB.
-      sustain: dB that it falls at most.
-      pitch: MIDI key number of the note that was played.
-    """
-
-    samples: np.ndarray
-    rate: int
-    loop: tuple[int, int] | None
-    hold: float
-    decay: float
-    sustain: float
-    pitch: int
+    samples: np.ndarray  # int16
+    rate: int  # per second
+    loop: tuple[int, int] | None  # first and last sample of what is repeated, or None
+    hold: float  # seconds at full volume
+    decay: float  # seconds in which the volume would fall by 100 dB
+    sustain: float  # dB that it falls at most
+    pitch: int  # MIDI key number of the note that was played
 
 
 @dataclasses.dataclass(frozen=True)
 class Zone:
-    """What a sound font plays for some keys of a preset.
+    """What a sound font plays for some keys of a preset."""
 
-    Attributes:
-      bank: 128 for drum kits.
-      program: General MIDI number of the instrument, or of the kit.
-      key: lowest.
-      sample: number of the recording.
-      recording: itself.
-    """
-
-    bank: int
-    program: int
-    key: int
-    sample: int
-    recording: Recording
+    bank: int  # 128 for drum kits
+    program: int  # General MIDI number of the instrument, or of the kit
+    key: int  # lowest
+    sample: int  # number of the recording
+    recording: Recording  # itself
 
 
 def _chunks(data: memoryview, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:

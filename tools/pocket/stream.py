@@ -13,25 +13,15 @@ from pocket.sources import fetch
 
 @dataclasses.dataclass(frozen=True)
 class TaskPlan:
-    """What a task is made of.
+    """What a task is made of."""
 
-    Attributes:
-      kind: ``"classification"`` or ``"retrieval"``.
-      pictures: of train and test.
-      sources: names of the sources.
-      classes: class names, for classification.
-      labels: class name of each picture, for classification.
-      tree: (child, parent) rows.
-      prompts: templates for class names or captions.
-    """
-
-    kind: str
-    pictures: list[Picture]
-    sources: tuple[str, ...]
-    classes: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    tree: tuple[tuple[str, str], ...] = ()
-    prompts: tuple[str, ...] = ("{}",)
+    kind: str  # "classification" or "retrieval"
+    pictures: list[Picture]  # of train and test
+    sources: tuple[str, ...]  # names of the sources
+    classes: tuple[str, ...] = ()  # class names, for classification
+    labels: tuple[str, ...] = ()  # class name of each picture, for classification
+    tree: tuple[tuple[str, str], ...] = ()  # (child, parent) rows
+    prompts: tuple[str, ...] = ("{}",)  # templates for class names or captions
 
 
 def _classification(
