@@ -46,6 +46,7 @@ while True:
 
 def start(role: str, threads: int = 1) -> subprocess.Popen:
     """A process that decomposes, or that keeps all cores busy until it is ended."""
+    # The libraries read these when they are loaded, so each side is a new process.
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment[NAMES[0]] = str(threads)
     command = [sys.executable, "-c", CODES[role]]
@@ -57,7 +58,7 @@ def decompose(threads: int, busy: bool) -> list[float]:
     other = start("multiply") if busy else None
     try:
         if other is not None and other.stdout is not None:
-            other.stdout.readline()
+            other.stdout.readline()  # "ready": it has compiled and keeps all cores busy
         return json.loads(start("decompose", threads).communicate()[0])
     finally:
         if other is not None:

@@ -31,7 +31,7 @@ def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:
     labels = rng.integers(0, classes, samples).astype(np.int32)
     path = folder / f"features-{samples}-{dim}.npy"
     if not path.exists():
-        partial = path.with_suffix(".partial")
+        partial = path.with_suffix(".partial")  # an interrupted file is made again
         shape = (samples, dim)
         array = np.lib.format.open_memmap(partial, "w+", np.float16, shape)
         for start in range(0, samples, 16384):

@@ -23,6 +23,7 @@ from timing import claim, print_json, print_table
 
 def resident_mib() -> float:
     """Memory of this process now."""
+    # The second field counts resident pages.
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
@@ -55,7 +56,7 @@ def main() -> None:
     learn = np.array([s["learn"] for s in result.seconds])
     seen = np.array([s["evaluate"] for s in result.seconds]) / np.arange(1, tasks + 1)
     rest = np.diff(ends) - np.array([sum(s.values()) for s in result.seconds[1:]])
-    rest = np.concatenate([rest[:1], rest])  # saving and telling
+    rest = np.concatenate([rest[:1], rest])  # saving, and calling the listener
     quarters = [slice(i * tasks // 4, (i + 1) * tasks // 4) for i in range(4)]
     rows = []
     for number, part in enumerate(quarters):

@@ -53,7 +53,7 @@ def make_problem(d: int, M: int, rank: int) -> tuple[dict, dict, Protection]:
 
 def updates(variant: str, heads: dict, delta: dict, protection: Protection | None) -> Any:
     """A function that corrects one step."""
-    tx = hmcl_project(variant)
+    tx = hmcl_project(variant)  # alone: AdamW and the anchor cost the same in every variant
     state = hmcl_jax.begin_task(tx.init(heads), heads, protection)
     update = jax.jit(tx.update)
     return lambda: update(delta, state, heads)[0]
@@ -81,6 +81,7 @@ def turn_by(omega: jax.Array, delta: dict, protection: Protection) -> dict:
 
 def dense_scipy(delta: dict, protection: Protection, dtype: str) -> Any:
     def correct() -> dict:
+        # The paper's equation to the letter: one solve of size d, whatever the rank.
         H, rhs = (np.asarray(x, dtype) for x in equation(delta, protection))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # H is singular, and SciPy says that it perturbs it
@@ -119,6 +120,7 @@ def growth(ranks: list[int], dims: list[int], counts: list[int], repeats: int) -
         rows.append({**dict(zip("dM", shape, strict=False)), "rank": shape[2], "width": width})
         rows[-1] |= {"q": q, "seconds": seconds}
     fits = {}
+    # Below rank 32 all are padded to one width, so the time does not grow there.
     square = [r for r in rows if r["M"] == MIDDLE["M"] and r["rank"] >= 32]
     for variant in VARIANTS:
         t = [r["seconds"][variant] for r in square]

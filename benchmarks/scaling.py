@@ -43,6 +43,7 @@ def along_stream(places: list[int], config: TrainConfig, repeats: int, short: bo
                 task = make_task(*shape, number)
                 if number in places:
                     before[number] = (stage, task)
+                    # Bound as defaults, because both names change in the loop.
                     sides[str(number)] = lambda stage=stage, task=task: _all(stage, task)
                     state = optax.tree.get(stage.begin(task), "protection")
                     ranks[number] = max(int(r.max()) for r in state.rank.values())
@@ -93,6 +94,7 @@ def main() -> None:
         grid = {name: values[1:3] for name, values in grid.items()}
     sizes = [{**SIZES, name: value} for name, values in grid.items() for value in values]
     sizes = [dict(pairs) for pairs in dict.fromkeys(tuple(x.items()) for x in sizes)]
+    # A new process for each point: the peak of memory is that of the process.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         points = [pool.submit(point, x, epochs, 3).result() for x in sizes]

@@ -14,11 +14,7 @@ with one after the other, compiled programs kept from a first start.
 """
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 
 import jax
@@ -26,7 +22,7 @@ import jax
 from hmcl_jax.continual import Carried, Setting, TrainConfig, learn_task, make_method
 from hmcl_jax.continual.programs import Programs
 from hmcl_jax.data.synthetic import synthetic_stream
-from timing import claim, interleave, median, print_json, print_table, ratio, shown
+from timing import claim, interleave, median, print_json, print_table, ratio, shown, time_run
 
 AXES = ("vmap", "map", "loop", "runs")
 
@@ -58,24 +54,12 @@ def learner(axis: str, kind: str, seeds: int, method_name: str) -> Callable[[], 
 def whole_runs(method: str, seeds: list[int]) -> dict[str, float]:
     """Seconds of the command for all seeds at once, and of one command after the other."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "XDG_CACHE_HOME": f"{folder}/caches"}
 
         def run(name: str, some: list[int]) -> float:
-            start = time.perf_counter()
-            chosen = ["--methods", method, "--seeds", ",".join(map(str, some))]
-            command = [
-                sys.executable,
-                "-m",
-                "hmcl_jax",
-                "run",
-                *chosen,
-                "--out",
-                f"{folder}/{name}",
-            ]
-            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-            return time.perf_counter() - start
+            words = ["--methods", method, "--seeds", ",".join(map(str, some))]
+            return time_run(words, f"{folder}/caches", f"{folder}/{name}")[0]
 
-        run("first", seeds)
+        run("first", seeds)  # compiles; the others load its programs
         run("first-single", seeds[:1])
         at_once = run("at-once", seeds)
         return {"at once": at_once, "one by one": sum(run(str(s), [s]) for s in seeds)}
@@ -99,13 +83,9 @@ def main() -> None:
             seconds = {axis: median(values) for axis, values in times.items()}
             ratios = {axis: ratio(times, axis, "runs") for axis in AXES[:-1]}
             rows.append({"kind": kind, "seeds": seeds, "seconds": seconds, "x_runs": ratios})
+    header = [*(f"{axis} (s)" for axis in AXES), *(f"{axis} x runs" for axis in AXES[:-1])]
     print_table(
-        [
-            "kind",
-            "seeds",
-            *(f"{axis} (s)" for axis in AXES),
-            *(f"{axis} x runs" for axis in AXES[:-1]),
-        ],
+        ["kind", "seeds", *header],
         [
             [r["kind"], r["seeds"], *r["seconds"].values(), *map(shown, r["x_runs"].values())]
             for r in rows
@@ -114,6 +94,7 @@ def main() -> None:
     whole = {} if arguments.short else whole_runs(arguments.method, [42, 123, 456, 789, 1024])
     if whole:
         print_table(["five whole runs", "s"], [list(row) for row in whole.items()])
+    # What seed_axis="auto" chooses.
     chosen = "map" if jax.default_backend() == "cpu" else "vmap"
     claims = [
         claim(f"5 seeds at once ({chosen}) / one after the other, {r['kind']}", value, most=1)

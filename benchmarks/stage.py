@@ -39,7 +39,7 @@ class Stage:
 
     def at(self, carried: Carried, index: int) -> "Stage":
         """The same method, with the same programs, elsewhere in its stream."""
-        other = object.__new__(Stage)
+        other = object.__new__(Stage)  # not Stage(...), which would compile again
         other.__dict__.update(self.__dict__, carried=carried, index=index)
         return other
 
@@ -52,6 +52,7 @@ class Stage:
     def fit(self, task: Task, opt_state: Any) -> Any:
         """Trains on the task, without what a task begins and ends with."""
         heads, state = self.carried.heads, self.carried.state
+        # As learn_task does: a seed with non-finite gradients would stop alone.
         guarded = wrap(opt_state, heads, (len(self.setting.seeds),))
         return fit_task(
             self.programs,

@@ -10,17 +10,12 @@ in the process; wall time is that of the whole command, training included.
 """
 
 import argparse
-import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from timing import claim, print_json, print_table
-
-OURS = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+from timing import claim, print_json, print_table, time_run
 
 
 def imports(rounds: int) -> dict[str, float]:
@@ -32,25 +27,8 @@ def imports(rounds: int) -> dict[str, float]:
             timed = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
             done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True)
             found[name].append(float(done.stdout))
+    # The least: what else runs on the machine only ever adds time.
     return {name: min(values) for name, values in found.items()}
-
-
-def start(options: list[str], folder: Path, number: int) -> dict[str, float]:
-    """One start; what it says of itself."""
-    out = folder / f"run{number}"
-    command = [sys.executable, "-m", "hmcl_jax", "run", *options]
-    environment = {name: value for name, value in os.environ.items() if name not in OURS}
-    environment |= {"XDG_CACHE_HOME": str(folder / "caches")}
-    begun = time.perf_counter()
-    done = subprocess.run(
-        [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL, stderr=sys.stderr
-    )
-    seconds = time.perf_counter() - begun
-    if done.returncode:
-        sys.exit(f"startup: {' '.join(command)} failed.")
-    about = json.loads((out / "results.json").read_text("utf8"))["about"]
-    names = ("compile_seconds", "programs", "programs_kept")
-    return {**{name: about[name] for name in names}, "wall_seconds": seconds}
 
 
 def main() -> None:
@@ -66,7 +44,11 @@ def main() -> None:
     imported = imports(3 if arguments.short else 15)
     print_table(["import", "s"], [list(row) for row in imported.items()])
     with tempfile.TemporaryDirectory() as folder:
-        found = [start(options, Path(folder), number) for number in range(arguments.starts)]
+        found = []
+        for number in range(arguments.starts):
+            seconds, about = time_run(options, f"{folder}/caches", f"{folder}/run{number}")
+            said = {name: about[name] for name in ("compile_seconds", "programs", "programs_kept")}
+            found.append({**said, "wall_seconds": seconds})
         kept = list((Path(folder) / "caches").rglob("*-cache"))
         size = sum(path.stat().st_size for path in kept) / 2**20
     print_table(

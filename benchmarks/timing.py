@@ -5,6 +5,8 @@ import os
 import platform
 import re
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -77,6 +79,19 @@ def per_call(sides: Sides, repeats: int) -> dict[str, np.ndarray]:
     return {name: values / many[name].calls for name, values in times.items()}  # type: ignore[attr-defined]
 
 
+def time_run(words: Sequence[str], caches: str | Path, out: str | Path) -> tuple[float, dict]:
+    """Seconds of `hmcl run` in a process of its own, and what results.json says about it."""
+    # A folder that a user keeps programs in would hide what the first start costs.
+    ours = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    environment["XDG_CACHE_HOME"] = str(caches)
+    command = [sys.executable, "-m", "hmcl_jax", "run", *words, "--out", str(out)]
+    start = time.perf_counter()
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    seconds = time.perf_counter() - start
+    return seconds, json.loads((Path(out) / "results.json").read_text("utf8"))["about"]
+
+
 def median(values: np.ndarray) -> float:
     return float(np.median(values))
 
@@ -89,6 +104,7 @@ def undisturbed(values: np.ndarray) -> float:
 def ratio(times: Mapping[str, np.ndarray], side: str, base: str) -> dict[str, float]:
     """`side` / `base`: undisturbed, and the median over rounds with a 95 % bootstrap interval."""
     paired = times[side] / times[base]
+    # Pairs of one round, because what else runs on the machine slows both of them.
     rng = np.random.default_rng(0)
     drawn = np.median(rng.choice(paired, (4000, len(paired))), axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])

@@ -41,22 +41,14 @@ def make_weights(sizes: Sizes) -> dict[str, np.ndarray]:
     for name, shape in our_shapes(sizes).items():
         values = rng.standard_normal(shape, np.float32)
         if name.endswith("kernel"):
-            values /= math.sqrt(shape[0])
+            values /= math.sqrt(shape[0])  # products keep the size of their inputs
         weights[name] = 1 + 0.1 * values if name.endswith("scale") else values
     return weights
 
 
 def make_backbone(sizes: Sizes, weights: dict[str, np.ndarray], batch: int) -> Backbone:
-    description = {
-        "name": "random",
-        "sha256": "",
-        "provenance": {},
-        "image_heads": HEADS,
-        "text_heads": 1,
-        "pixel_mean": MEAN,
-        "pixel_std": STD,
-        **NUMBERS,
-    }
+    description = {"name": "random", "sha256": "", "provenance": {}, **NUMBERS}
+    description |= {"image_heads": HEADS, "text_heads": 1, "pixel_mean": MEAN, "pixel_std": STD}
     return Backbone(description, sizes, weights, "float32", jax.devices()[:1], batch)
 
 
@@ -96,7 +88,7 @@ def with_torch(
         return None
 
     def turned(name: str, array: np.ndarray) -> Any:
-        if name == "image.patch.kernel":
+        if name == "image.patch.kernel":  # ours is one product, PyTorch's a convolution
             side = sizes.patch
             array = array.reshape(side, side, 3, -1).transpose(3, 2, 0, 1)
         elif name.endswith("kernel"):
@@ -129,6 +121,7 @@ def with_torch(
             x = x + linear(inside, f"{layer}.down")
         v = F.linear(norm(x, "norm")[:, 0], held["projection.kernel"]) * NUMBERS["image_alpha"]
         n = v.norm(dim=-1, keepdim=True) / math.sqrt(NUMBERS["K"])
+        # The exponential map at the origin; beyond asinh(2^15) float16 would overflow.
         return torch.sinh(n.clamp(1e-8, math.asinh(2**15))) * v / n.clamp(min=1e-8)
 
     if compiled:
