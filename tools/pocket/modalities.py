@@ -18,25 +18,15 @@ from pocket.texttower import Chains, TextTower
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """A task in a further modality and what its tower is trained on.
+    """A task in a further modality and what its tower is trained on."""
 
-    Attributes:
-      modality: of the samples.
-      features: more features than the encoder's of a drawn sample, or None.
-      mixed: whether ConSE's mixture is given to the tower.
-      plan: of the task.
-      base: pictures of the base, drawn in that modality.
-      sources: of the base.
-      config: of the tower.
-    """
-
-    modality: str
-    features: Callable[[np.ndarray], np.ndarray] | None
-    mixed: bool
-    plan: stream.TaskPlan
-    base: list[Picture]
-    sources: tuple[str, ...]
-    config: ExtensionConfig
+    modality: str  # of the samples
+    features: Callable[[np.ndarray], np.ndarray] | None  # of a drawn sample, beside the encoder's
+    mixed: bool  # whether ConSE's mixture is given to the tower
+    plan: stream.TaskPlan  # of the task
+    base: list[Picture]  # drawn in that modality
+    sources: tuple[str, ...]  # of the base
+    config: ExtensionConfig  # of the tower
 
 
 def plan_extensions(

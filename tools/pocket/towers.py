@@ -52,72 +52,39 @@ class TowerConfig:
 
     ``build_pocket.py --select`` chose them among the candidates of pocket/candidates.py, on
     held-out base pairs and frozen features.
-
-    Attributes:
-      hidden: units of the networks that give directions.
-      length_hidden: units of the networks that give lengths.
-      text_length: initial alpha of texts times sqrt(512), about their tangent length without the
-        shared axis.
-      picture_length: likewise of pictures.
-      text_axis: initial component of texts along the shared axis.
-      picture_axis: likewise of pictures.
-      certainty: exponent gamma with which the length of a picture grows with the encoder's
-        certainty.
-      scale: initial scale of the logits; at most 100.
-      eta: share of the half aperture that the cone terms leave to the specific side.
-      cone_weight: of the cone term of captions and pictures.
-      category_weight: of each other cone term.
-      separation_weight: of the separation term.
-      separation_margin: delta, in radians.
-      order_weight: of the order terms together.
-      level: length h of a level of WordNet.
-      margin: m of the order terms.
-      epochs: passes over the base.
-      batch: pairs per step, and pairs of WordNet per step.
-      learning_rate: peak of a one-cycle schedule.
-      alpha_rate: learning rate of the alphas, in units of the networks'.
-      scale_rate: learning rate of the scale, likewise.
-      weight_decay: of AdamW.
-      dropout: of the hidden units.
-      warm_steps: steps of the warm start.
-      warm_rate: peak learning rate of the warm start.
-      inner_share: share of WordNet's rows whose noun has nouns below it; general texts are rarer
-        than leaves and matter more.
-      stretch: factor on the alpha of pictures after the training, which moves all pictures out and
-        so sets how many lie in the cones of their texts.
-      K: squared radius of the hyperboloid.
-      seed: of everything random.
     """
 
-    hidden: int = 512
-    length_hidden: int = 128
-    text_length: float = 0.4
-    picture_length: float = 0.9
-    text_axis: float = 0.35
-    picture_axis: float = 0.9
-    certainty: float = 0.5
-    scale: float = 50.0
-    eta: float = 0.65
-    cone_weight: float = 1.0
-    category_weight: float = 0.2
-    separation_weight: float = 1.0
-    separation_margin: float = 0.1
-    order_weight: float = 20.0
-    level: float = 0.01
-    margin: float = 0.02
-    epochs: int = 16
-    batch: int = 512
-    learning_rate: float = 1e-3
-    alpha_rate: float = 5.0
-    scale_rate: float = 10.0
-    weight_decay: float = 1e-2
-    dropout: float = 0.25
-    warm_steps: int = 5000
-    warm_rate: float = 3e-3
+    hidden: int = 512  # units of the networks that give directions
+    length_hidden: int = 128  # units of the networks that give lengths
+    text_length: float = 0.4  # initial alpha times sqrt(512): the length without the shared axis
+    picture_length: float = 0.9  # likewise of pictures
+    text_axis: float = 0.35  # initial component along the shared axis
+    picture_axis: float = 0.9  # likewise of pictures
+    certainty: float = 0.5  # exponent with which length grows with the encoder's certainty
+    scale: float = 50.0  # initial scale of the logits; at most 100
+    eta: float = 0.65  # share of the half aperture that the cone terms leave to the specific side
+    cone_weight: float = 1.0  # of the cone term of captions and pictures
+    category_weight: float = 0.2  # of each other cone term
+    separation_weight: float = 1.0  # of the separation term
+    separation_margin: float = 0.1  # delta, in radians
+    order_weight: float = 20.0  # of the order terms together
+    level: float = 0.01  # length h of a level of WordNet
+    margin: float = 0.02  # m of the order terms
+    epochs: int = 16  # passes over the base
+    batch: int = 512  # pairs per step, and pairs of WordNet per step
+    learning_rate: float = 1e-3  # peak of a one-cycle schedule
+    alpha_rate: float = 5.0  # learning rate of the alphas, in units of the networks'
+    scale_rate: float = 10.0  # learning rate of the scale, likewise
+    weight_decay: float = 1e-2  # of AdamW
+    dropout: float = 0.25  # of the hidden units
+    warm_steps: int = 5000  # of the warm start
+    warm_rate: float = 3e-3  # peak learning rate of the warm start
+    # Share of WordNet's rows whose noun has nouns below it: general texts are rarer than leaves.
     inner_share: float = 0.8
+    # Factor on the alpha of pictures after the training: how many lie in the cones of their texts.
     stretch: float = 1.15
-    K: float = 10.0
-    seed: int = 0
+    K: float = 10.0  # squared radius of the hyperboloid
+    seed: int = 0  # of everything random
 
 
 def initial_network(key: jax.Array, inputs: int, hidden: int, outputs: int, last: float) -> Network:
