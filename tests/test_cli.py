@@ -32,6 +32,14 @@ def ended(*arguments):
     return stopped.value.code
 
 
+def failing(monkeypatch, error):
+    def fails(options):
+        raise error
+
+    monkeypatch.setattr(methods, "run", fails)
+    monkeypatch.setattr(main, "RESUMABLE", ("methods",))
+
+
 def test_help_version_and_unknown_commands(capsys):
     assert (ended(), ended("--help"), ended("--version")) == (0, 0, 0)
     shown = capsys.readouterr().out
@@ -39,8 +47,7 @@ def test_help_version_and_unknown_commands(capsys):
     for name, about in main.COMMANDS.items():
         assert f"{name:<8} {about}" in shown
         assert ended(name, "--help") == 0
-        shown_too = capsys.readouterr().out
-        assert shown_too.startswith(f"usage: hmcl {name}")
+        assert capsys.readouterr().out.startswith(f"usage: hmcl {name}")
     assert ended("train") == 2
     assert "invalid choice: 'train'" in capsys.readouterr().err
 
@@ -58,33 +65,21 @@ def test_help_version_and_unknown_commands(capsys):
     ids=lambda value: type(value).__name__,
 )
 def test_expected_errors_are_one_sentence(monkeypatch, capsys, error, code):
-    def fails(options):
-        raise error
-
-    monkeypatch.setattr(methods, "run", fails)
-    monkeypatch.setattr(main, "RESUMABLE", ("methods",))
+    failing(monkeypatch, error)
     found = ended("methods")
     assert code in found if isinstance(code, str) else found == code
-    if code == 130:
-        assert "hmcl methods: stopped. Rerun with --resume to continue." in capsys.readouterr().err
-    if code == 2:
-        assert "hmcl methods: error: --a goes with --b" in capsys.readouterr().err
+    said = {130: "stopped. Rerun with --resume to continue.", 2: "error: --a goes with --b"}
+    assert said.get(code, "") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("shapes differ"), KeyError("x"), TypeError("y")])
 def test_bugs_keep_their_traceback(monkeypatch, error):
-    def fails(options):
-        raise error
-
-    monkeypatch.setattr(methods, "run", fails)
+    failing(monkeypatch, error)
     with pytest.raises(type(error)):
         main.main(["methods"])
-
-
-def test_wrong_values_that_the_core_refuses_are_explained():
     with pytest.raises(ValueError, match="beta must be in") as caught:
         hmcl_jax.task_anchor(2.0)
-    assert main.is_explained(caught.value)
+    assert main.is_explained(caught.value)  # what the core refuses is no bug
 
 
 def test_configs_are_found_by_name_and_by_path(tmp_path):
@@ -102,20 +97,13 @@ def test_methods_are_listed(hmcl, capsys):
         assert f"\n{name}: " in shown
 
 
-SCRIPTS = sorted(
-    path for path in (ROOT / "experiments").glob("*.py") if "hmcl_jax.cli.main" in path.read_text()
-)
-
-
 def test_scripts_of_a_checkout_call_the_command():
-    assert len(SCRIPTS) >= 8
-    for path in SCRIPTS:
-        assert len(path.read_text().splitlines()) < 12
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "experiments" / "frontier.py"), "--methods", "x", "--out", "x"],
-        capture_output=True,
-        text=True,
-    )
+    scripts = [path.read_text() for path in (ROOT / "experiments").glob("*.py")]
+    assert sum("hmcl_jax.cli.main" in text for text in scripts) >= 8
+    assert all(len(text.splitlines()) < 12 for text in scripts)
+    script = ROOT / "experiments" / "frontier.py"
+    command = [sys.executable, script, "--methods", "x", "--out", "x"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("hmcl sweep: --methods must be among vanilla")
 

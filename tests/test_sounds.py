@@ -76,18 +76,9 @@ def test_a_sound_font_is_read(font):
     np.testing.assert_array_equal(violin_high.recording.samples, tone(880, 0.2))
     assert (fiddle.program, fiddle.sample, fiddle.recording.loop) == (110, 0, None)
     assert (drum.bank, drum.key) == (128, 38)
-
-
-def test_a_shared_recording_belongs_to_the_first_instrument(font):
-    found = {picture.texts: picture.category for picture in sounds.soundfont(font, 1)}
-    assert found == {
-        ("violin", "violin, low notes"): ("strings", "musical instrument"),
-        ("violin", "violin, high notes"): ("strings", "musical instrument"),
-        ("acoustic snare drum", "acoustic snare drum, standard kit"): (
-            "drums and percussion",
-            "musical instrument",
-        ),
-    }
+    # A recording that two instruments share belongs to the first.
+    found = {picture.texts[0]: picture.category[0] for picture in sounds.soundfont(font, 1)}
+    assert found == {"violin": "strings", "acoustic snare drum": "drums and percussion"}
 
 
 def test_a_loop_sounds_on_and_the_volume_falls():
@@ -115,8 +106,7 @@ def test_a_spectrum_shows_a_tone_where_it_is():
     assert shown[0].min() >= 0
     picture = sounds.draw(recording(tone(880, 0.5)))
     assert (picture.shape, picture.dtype) == ((224, 224, 3), np.uint8)
-    assert picture[:, :40].mean(axis=(1, 2)).argmax() == pytest.approx(223 - 2 * bands[1], abs=2)
     mean, deviation, change = sounds.statistics(picture).reshape(3, 112)
-    assert mean[111 - bands[1]] > 0.2  # bands from the top
+    assert mean.argmax() == pytest.approx(111 - bands[1], abs=1)  # bands from the top
     assert deviation[111 - bands[1]] > 0.3  # it stops after half a second
     assert change.max() < mean.max()
