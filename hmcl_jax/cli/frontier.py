@@ -3,7 +3,6 @@
 import argparse
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,52 +11,46 @@ from hmcl_jax.continual import ConfigError
 from hmcl_jax.report.figures.sweeps import Curve, draw_frontier
 from hmcl_jax.report.results import markdown_rows
 
-
-class Sweep(NamedTuple):
-    """A method or row and the setting to vary; a single point if there is none."""
-
-    name: str
-    setting: str = ""
-    values: tuple[float, ...] = ()
-
-
 RHO = (0.4, 0.6, 0.7, 0.8, 0.9)
 BETA = (0.0, 0.02, 0.05, 0.1, 0.3)
-SWEEPS = (
-    Sweep("vanilla"),
-    Sweep("hmcl_mr", "variance", RHO),
-    Sweep("hmcl_mr", "beta", BETA),
-    Sweep("hmcl_ca", "variance", RHO),
-    Sweep("hmcl_ca", "beta", BETA),
-    Sweep("hmcl_ca_ambient", "variance", RHO),
-    Sweep("hmcl_rotation", "variance", RHO),
-    Sweep("hmcl_rotation", "beta", BETA),
-    Sweep("ewc", "coefficient", (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)),
-    Sweep("dns", "lambda_min", (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
-    Sweep("nullspace", "variance", (0.8, 0.9, 0.95, 0.98, 0.995)),
-    Sweep("gem", "margin", (0.0, 0.1, 0.25, 0.5, 2.0)),
-    Sweep("agem"),
-    Sweep("cflat"),  # four gradients per step: one point is slow enough
-    Sweep("derpp", "alpha", (0.5, 51.2, 512.0, 5120.0, 51200.0, 512000.0)),
-    Sweep("joint"),
-)
-# Rows that a config need not have.
-ROWS = {"hmcl_ca_ambient": {"method": "hmcl_ca", "span": "ambient"}}
+# Values by method or row and its setting; a single point if there is nothing to vary.
+SWEEPS: Mapping[tuple[str, str], tuple[float, ...]] = {
+    ("vanilla", ""): (),
+    ("hmcl_mr", "variance"): RHO,
+    ("hmcl_mr", "beta"): BETA,
+    ("hmcl_ca", "variance"): RHO,
+    ("hmcl_ca", "beta"): BETA,
+    ("hmcl_ca_ambient", "variance"): RHO,
+    ("hmcl_rotation", "variance"): RHO,
+    ("hmcl_rotation", "beta"): BETA,
+    ("ewc", "coefficient"): (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
+    ("dns", "lambda_min"): (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+    ("nullspace", "variance"): (0.8, 0.9, 0.95, 0.98, 0.995),
+    ("gem", "margin"): (0.0, 0.1, 0.25, 0.5, 2.0),
+    ("agem", ""): (),
+    ("cflat", ""): (),  # four gradients per step: one point is slow enough
+    ("derpp", "alpha"): (0.5, 51.2, 512.0, 5120.0, 51200.0, 512000.0),
+    ("joint", ""): (),
+}
+# The row that a config need not have; the command line lies on top.
+AMBIENT = ("methods.hmcl_ca_ambient.method=hmcl_ca", "methods.hmcl_ca_ambient.span=ambient")
 # Methods that keep pairs of old tasks; the table does not compare others with them.
 REPLAY = ("gem", "agem", "cflat", "derpp", "joint")
 
 
 def sweep(options: argparse.Namespace) -> None:
     """Runs what is missing, and writes after every curve."""
-    names = list(dict.fromkeys(each.name for each in SWEEPS))
+    names = list(dict.fromkeys(name for name, _ in SWEEPS))
     chosen = options.methods or names
     for name in chosen:
         if name not in names:
             raise ConfigError(f"--methods must be among {', '.join(names)}, got {name!r}.")
-    rows = {name: row for name, row in ROWS.items() if name in chosen}
-    study = Study(options, "frontier", list(dict.fromkeys(chosen)), options.seeds, rows)
+    options.set = [*AMBIENT, *options.set]
+    study = Study(options, "frontier", list(dict.fromkeys(chosen)), options.seeds)
     jobs = []
-    for name, setting, values in (each for each in SWEEPS if each.name in chosen):
+    for (name, setting), values in SWEEPS.items():
+        if name not in chosen:
+            continue
         given = dict(study.experiment.settings.get(name, {}))
         points = [{**given, setting: value} for value in values] or [given]
         label = f"{name}: {setting}" if setting else name

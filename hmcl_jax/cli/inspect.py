@@ -15,7 +15,6 @@ import numpy as np
 
 from hmcl_jax.cli.options import open_stream
 from hmcl_jax.data.errors import StoreError
-from hmcl_jax.data.store import Store
 from hmcl_jax.data.store_checks import validate_task
 from hmcl_jax.evaluation import measure_gaps
 from hmcl_jax.report.figures.sweeps import draw_gap
@@ -28,11 +27,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.figure:
-        check_figure(Path(options.figure))
+    # Refused before anything is computed.
+    figure = Path(options.figure) if options.figure else None
+    if figure and figure.exists():
+        raise StoreError(f"--figure {figure} exists already; choose another.")
+    if figure and figure.suffix not in (".png", ".pdf", ".svg"):
+        raise StoreError(f"--figure must end in .png, .pdf or .svg, got {figure}.")
     store = open_stream(options.store)
     print(store.describe())
-    if wrong := complaints(store):
+    wrong = []
+    for task in store:
+        try:
+            validate_task(task, store.dimension, store.K)
+        except StoreError as error:  # the first complaint of each task
+            wrong.append(str(error))
+    if wrong:
         print("\nWrong:", *wrong, sep="\n- ")
         sys.exit(1)
     sides, gaps = measure_gaps(store)
@@ -49,25 +58,6 @@ def run(options: argparse.Namespace) -> None:
         notes = "; ".join(f"{key}: {value}" for key, value in task.provenance.items())
         print(f"\n{task.name}: {notes}" if notes else "", end="")
     print(f"\nfingerprint {store.fingerprint}\nNothing is wrong with it.")
-    if options.figure:
-        draw_gap(sides, options.figure)
-        print(f"wrote {options.figure}")
-
-
-def complaints(store: Store) -> list[str]:
-    """What is wrong with the tasks, the first complaint of each."""
-    found = []
-    for task in store:
-        try:
-            validate_task(task, store.dimension, store.K)
-        except StoreError as error:
-            found.append(str(error))
-    return found
-
-
-def check_figure(path: Path) -> None:
-    """Refuses a path that cannot be drawn to, before anything is computed."""
-    if path.exists():
-        raise StoreError(f"--figure {path} exists already; choose another.")
-    if path.suffix not in (".png", ".pdf", ".svg"):
-        raise StoreError(f"--figure must end in .png, .pdf or .svg, got {path}.")
+    if figure:
+        draw_gap(sides, figure)
+        print(f"wrote {figure}")

@@ -53,7 +53,6 @@ class Study:
       name: of the files, without their endings.
       methods: names, each a method or a row of the config.
       seeds: instead of the config's.
-      rows: settings of rows that the config need not have, below those of the command line.
     """
 
     def __init__(
@@ -62,16 +61,10 @@ class Study:
         name: str,
         methods: Sequence[str],
         seeds: Sequence[int] | None,
-        rows: Mapping[str, Settings] | None = None,
     ) -> None:
-        given = [
-            f"methods.{row}.{key}={json.dumps(value)}"
-            for row, table in (rows or {}).items()
-            for key, value in table.items()
-        ]
         self.experiment = read_experiment(
             shared.find_config(options.config),
-            [*given, *options.set],
+            options.set,
             methods=methods,
             variant=options.variant,
             stream=options.stream,
