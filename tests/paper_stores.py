@@ -1,46 +1,10 @@
 """Stores in the layout of the paper's streams (tasks, classes, orders), with made-up points."""
 
-import numpy as np
+import dataclasses
 
-from hmcl_jax.data.store import Task, write_store
+from hmcl_jax.data.store import write_store
 from hmcl_jax.data.suites import ORDERS, SUITES
-
-SUITE = SUITES["hmcl16"]
-CAPTIONS = 5
-
-
-def points(directions, radius, K=10.0):
-    """Points at a distance from the origin."""
-    unit = directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    return (np.sqrt(K) * np.sinh(radius / np.sqrt(K)) * unit).astype(np.float16)
-
-
-def classification(rng, expected, scale, dim, most):
-    classes = min(expected.classes, most)
-    centres = rng.normal(size=(classes, dim))
-    arrays = {"prototypes": points(centres, 1.0)}
-    for split, count in (("train", expected.train), ("test", expected.test)):
-        labels = rng.integers(0, classes, max(1, round(count * scale)))
-        noise = 2 * rng.normal(size=(len(labels), dim))
-        arrays[f"{split}_features"] = points(centres[labels] + noise, 2.0)
-        arrays[f"{split}_labels"] = labels
-    names = tuple(f"{expected.name} {i}" for i in range(classes))
-    groups = [(name, f"group {i % 7}") for i, name in enumerate(names)]
-    tree = (*groups, *((group, "all") for group in dict.fromkeys(g for _, g in groups)))
-    return Task(expected.name, "classification", "text", "image", arrays, classes=names, tree=tree)
-
-
-def retrieval(rng, name, train, test, scale, dim, specific="image"):
-    arrays = {}
-    for split, count in (("train", train), ("test", test)):
-        rows = max(1, round(count * scale))
-        centres = rng.normal(size=(rows, dim))
-        texts = np.repeat(centres, CAPTIONS, axis=0) + rng.normal(size=(CAPTIONS * rows, dim))
-        arrays[f"{split}_specific"] = points(centres, 2.0)
-        arrays[f"{split}_general"] = points(texts, 1.0)
-        pairs = np.stack([np.repeat(np.arange(rows), CAPTIONS), np.arange(CAPTIONS * rows)], axis=1)
-        arrays[f"{split}_pairs"] = pairs
-    return Task(name, "retrieval", "text", specific, arrays)
+from hmcl_jax.data.synthetic import synthetic_stream
 
 
 def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0, only=None):
@@ -55,34 +19,40 @@ def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0,
       seed: of everything.
       only: names of the tasks to write. Default: all.
     """
-    tasks = [t for t in _tasks(scale, dim, most_classes, seed) if only is None or t.name in only]
-    names = [task.name for task in tasks]
-    others = {
-        order: [n for n in listed if n in names] for order, listed in ORDERS["hmcl16"].items()
-    }
-    return _write(path, tasks, backbone, others)
+    tasks = [
+        _task(entry.name, entry, (scale, dim, most_classes, seed)) for entry in SUITES["hmcl16"]
+    ]
+    orders = ORDERS["hmcl16"]
+    return _write(path, backbone, tasks, orders, only)
 
 
 def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=1, only=None):
     """The stream with an audio and a thermal task, without ImageNet; see :func:`hmcl16_store`."""
-    rng = np.random.default_rng(seed)
-    tasks = [t for t in _tasks(scale, dim, most_classes, seed) if t.name != "imagenet"]
-    tasks.insert(4, retrieval(rng, "sounds", 5000, 2000, scale, dim, "audio"))
-    tasks.insert(9, retrieval(rng, "heat", 5000, 2000, scale, dim, "thermal"))
+    entries = {entry.name: entry for entry in SUITES["hmcl16"]}
+    sizes = (scale, dim, most_classes, seed)
+    tasks = [_task(name, entry, sizes) for name, entry in entries.items() if name != "imagenet"]
+    tasks.insert(4, _task("sounds", entries["coco"], sizes, "audio"))
+    tasks.insert(9, _task("heat", entries["coco"], sizes, "thermal"))
+    return _write(path, f"{backbone}-modalities", tasks, {}, only)
+
+
+def _task(name, entry, sizes, specific="image"):
+    scale, dim, most_classes, seed = sizes
+    stream = synthetic_stream(
+        tasks=1,
+        classes=min(entry.classes or 8, most_classes),
+        dimension=dim,
+        train=max(1, round(entry.train * scale)),
+        test=max(1, round(entry.test * scale)),
+        retrieval_every=int(entry.kind == "retrieval"),
+        seed=seed,
+    )
+    return dataclasses.replace(stream.tasks[0], name=name, specific=specific)
+
+
+def _write(path, name, tasks, orders, only):
     tasks = [task for task in tasks if only is None or task.name in only]
-    return _write(path, tasks, f"{backbone}-modalities", {})
-
-
-def _tasks(scale, dim, most_classes, seed):
-    rng = np.random.default_rng(seed)
-    return [
-        classification(rng, e, scale, dim, most_classes)
-        if e.kind == "classification"
-        else retrieval(rng, e.name, e.train, e.test, scale, dim)
-        for e in SUITE
-    ]
-
-
-def _write(path, tasks, name, orders):
+    names = [task.name for task in tasks]
+    orders = {key: [n for n in order if n in names] for key, order in orders.items()}
     write_store(path, tasks, name=name, backbone=name, K=10.0, tau=0.07, orders=orders)
     return path

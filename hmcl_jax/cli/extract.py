@@ -40,9 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_argument_group("tasks")
     tasks.add_argument("--suite", choices=sorted(SUITES), help="the data sets of a benchmark")
     tasks.add_argument("--root", help="folder with a folder for every data set of the suite")
-    tasks.add_argument("--only", type=names, help="some of the suite, names with commas")
+    tasks.add_argument("--only", type=names, help="some of the suite, with commas")
     tasks.add_argument(
-        "--task", action="append", default=[], metavar="[NAME=]PATH", help="may be repeated"
+        "--task", action="append", default=[], metavar="[NAME=]PATH", help="a folder; repeatable"
     )
     tasks.add_argument("--links", action="store_true", help="follow links that leave the folders")
     instead = "such as 'a photo of a {}.', instead of those that tasks bring; may be repeated"
