@@ -1,10 +1,12 @@
 """The command `hmcl`: its policy for errors and exit codes, its configs, and `hmcl run`."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import hmcl_jax
 from hmcl_jax.cli import main, methods, options
@@ -158,6 +160,10 @@ def test_progress_is_plain_lines_without_a_terminal(capsys):
     assert len([line for line in lines if " done, " in line]) == 3
     assert "vanilla: task 3/3 task3 done" in lines[-1]
     assert "\x1b" not in "".join(lines)
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with ProgressView(("vanilla",), terminal) as view:
+        run_stream(stream, ["vanilla"], [0], config, listener=view)
+    assert "3/3" in terminal.file.getvalue()
 
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed")

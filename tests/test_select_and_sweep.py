@@ -320,7 +320,7 @@ def measured(monkeypatch):
     return labels
 
 
-def test_a_sweep_over_pairs_continues_and_refuses(tmp_path, replay, measured):
+def test_a_sweep_over_pairs_continues_and_refuses(tmp_path, monkeypatch, replay, measured):
     held = replay("--methods", "gem", "--pairs", "2,8,12,16,64")
     # Two pairs are too few for three tasks.
     assert measured == ["vanilla", *replay_budget.HMCL, "gem: 8", "gem: 12", "gem: 16", "gem: 64"]
@@ -338,6 +338,7 @@ def test_a_sweep_over_pairs_continues_and_refuses(tmp_path, replay, measured):
         ".svg",
     }
     del measured[:]
+    monkeypatch.setattr(replay_budget, "draw_budget", lambda *_: None)  # takes most of the time
     more = ("--methods", "gem,cflat", "--pairs", "8,64", "--resume")
     held = replay(*more, "--set", "methods.gem.margin=0.2")
     assert measured == ["gem: 8", "gem: 64", "cflat: 0", "cflat: 8", "cflat: 64"]  # other settings
