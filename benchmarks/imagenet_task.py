@@ -34,7 +34,7 @@ def make_features(folder: Path, samples: int, classes: int, dim: int) -> Task:
         partial = path.with_suffix(".partial")  # an interrupted file is made again
         shape = (samples, dim)
         array = np.lib.format.open_memmap(partial, "w+", np.float16, shape)
-        for start in range(0, samples, 16384):
+        for start in range(0, samples, 16384):  # never all of it in memory
             part = labels[start : start + 16384]
             noise = rng.standard_normal((len(part), dim), np.float32) / np.sqrt(dim)
             array[start : start + 16384] = 2 * prototypes[part] + noise

@@ -191,6 +191,7 @@ def measure(problem: Problem, repeats: int, compiled: bool) -> dict[str, float]:
                 raise SystemExit(f"objective: gradients of {m} differ by {off:.1e}.")
     if compiled and (fast := with_torch(problem, 1, True)) is not None:
         sides["compiled"] = fast
+    # PyTorch's threads spin for a while and would take the cores of the next side.
     times = interleave(sides, repeats, settle=True)
     return {name: undisturbed(values) / problem.minibatches for name, values in times.items()}
 

@@ -48,6 +48,7 @@ def along_stream(places: list[int], config: TrainConfig, repeats: int, short: bo
                     state = optax.tree.get(stage.begin(task), "protection")
                     ranks[number] = max(int(r.max()) for r in state.rank.values())
                     memory[number] = peak_mib()
+                # Moments, and so the rank, grow whether the heads learn or not.
                 stage = stage.seen(task) if short else stage.learned(task)
             times = interleave(sides, repeats)
             for number, (held, _) in before.items():

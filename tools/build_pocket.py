@@ -109,6 +109,7 @@ def split(plan: stream.TaskPlan, encoded: Encoded) -> tuple[np.ndarray, np.ndarr
     test = stream.split(plan, encoded["kept"])
     copy = np.isin(encoded["hashes"], encoded["hashes"][test])
     nearest = evaluate.nearest_cosine(encoded["features"], encoded["features"][test])
+    # The test part stays whole; of two equal pictures the one for training goes.
     return ~test & ~copy & ~(nearest > evaluate.NEAR_DUPLICATE), test
 
 
@@ -162,7 +163,7 @@ def build(material: Material, out: Path) -> str:
     tasks = []
     for name in material.plans:
         task = make_task(name, material, backbone, with_thumbnails=True)
-        # Scores of the features that readers get.
+        # Scores of the features that readers get, which int8 has rounded.
         read = Arrays({**task.arrays, **encode_features(task.arrays)})
         stored = dataclasses.replace(task, arrays=read)
         zero, alone = zero_shot(stored, K), evaluate.single_task(stored, K, backbone.tau)

@@ -152,6 +152,7 @@ def run_tests(tree: Path, tests: Sequence[list[str]], note: Path, limit: int) ->
     code = CRASH
     watch = Watch()
     try:
+        # A mutant may loop or allocate without end; no core files of those that crash.
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30, 8 * 2**30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -168,6 +169,7 @@ def run_tests(tree: Path, tests: Sequence[list[str]], note: Path, limit: int) ->
             code = int(pytest.main([*options, *group], plugins=[watch]))
             if code:
                 break
+        # An installed hmcl_jax would pass all tests, whatever the mutant.
         home = getattr(sys.modules.get("hmcl_jax"), "__file__", None)
         if home and not home.startswith(str(tree)):
             code = CRASH
@@ -175,7 +177,7 @@ def run_tests(tree: Path, tests: Sequence[list[str]], note: Path, limit: int) ->
         os.write(2, traceback.format_exc().encode())
     finally:
         note.write_text(watch.failed)
-        os._exit(code)
+        os._exit(code)  # a fork must not run what its parent has registered for its own end
 
 
 def try_once(tree: Path, tests: Sequence[list[str]], limit: int) -> dict[str, Any]:
