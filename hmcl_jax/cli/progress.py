@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from hmcl_jax.continual import Event
 
 
+NOTE = TextColumn("{task.fields[note]}", markup=False)
+
+
 class _View(Progress):
     """Bars on a terminal, while it is entered; elsewhere its subclasses print lines."""
 
@@ -53,7 +56,7 @@ class ProgressView(_View):
     """A listener for :func:`hmcl_jax.continual.run_stream`, and a context manager."""
 
     def __init__(self, methods: tuple[str, ...], console: Console | None = None) -> None:
-        super().__init__(console, TextColumn("left"), TimeRemainingColumn(), _note())
+        super().__init__(console, TextColumn("left"), TimeRemainingColumn(), NOTE)
         self.methods = methods
 
     def __call__(self, event: "Event") -> None:
@@ -80,7 +83,7 @@ class ExtractView(_View):
     """A listener for :func:`hmcl_jax.backbones.extract.extract_store`, and a context manager."""
 
     def __init__(self, console: Console | None = None, every: float = 10.0) -> None:
-        super().__init__(console, _note())
+        super().__init__(console, NOTE)
         self.every = every  # seconds between lines
         self.last_line, self.ended = 0.0, set[str]()
 
@@ -102,10 +105,6 @@ class ExtractView(_View):
             self.ended.add(title)
             note = f"{rate:.1f}/s" if rate else "kept"
         print(f"{title} {step.done}/{step.total}, {note}", file=self.console.file, flush=True)
-
-
-def _note() -> TextColumn:
-    return TextColumn("{task.fields[note]}", markup=False)
 
 
 def _mean_and_change(scores: np.ndarray, number: int) -> tuple[float, float]:
