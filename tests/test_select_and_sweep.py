@@ -393,18 +393,17 @@ def test_points_that_are_beaten_are_named():
     assert beaten == ["ewc: k 0", "-", "dns: k 1", "(replay)"]
 
 
-@pytest.mark.slow
 def test_curves_are_kept(tmp_path, sweep, capsys):
     run = functools.partial(sweep, "frontier", "sweep", "frontier", "--seeds", "0,1", "--methods")
     run("vanilla")
     capsys.readouterr()
-    held = run("vanilla,dns,hmcl_ca_ambient", "--resume")
+    held = run("vanilla,hmcl_ca_ambient", "--resume")
     assert "vanilla: 1 points" not in capsys.readouterr().out
     assert held["about"]["seeds"] == [0, 1]
-    curve = held["records"]["dns: lambda_min"]
+    curve = held["records"]["hmcl_ca_ambient: variance"]  # a row that a config need not have
     assert np.shape(curve["forgetting"]) == (len(curve["values"]), 2)
     assert curve["programs"] < len(curve["values"])  # all values and seeds share them
-    assert held["records"]["hmcl_ca_ambient: variance"]["method"] == "hmcl_ca"
+    assert curve["method"] == "hmcl_ca"
     assert (tmp_path / "out" / "frontier.png").stat().st_size > 5000
     with pytest.raises(SystemExit, match="--methods must be among vanilla"):
         run("none")
