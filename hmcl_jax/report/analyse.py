@@ -4,13 +4,14 @@
 are made from. Missing parts of a run are left out and named in :attr:`Analysis.warnings`.
 """
 
+import collections
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,13 +20,7 @@ from hmcl_jax.continual import RunError, SavedRun, Stopped, StreamResult, read_r
 from hmcl_jax.continual.run_reader import run_names
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import Drift, Pool, Tree, join_drift, measure_drift
-from hmcl_jax.report.hierarchy import (
-    WHEN,
-    Hierarchy,
-    class_trees,
-    join_hierarchies,
-    measure_hierarchy,
-)
+from hmcl_jax.report.hierarchy import Hierarchy, class_trees, join_hierarchies, measure_hierarchy
 from hmcl_jax.report.results import SavedResults, read_results, without_stopped
 from hmcl_jax.report.traversals import Paths, Start, choose_starts, measure_traversals
 
@@ -88,11 +83,11 @@ class _Plan:
             {modality: jnp.asarray(W) for modality, W in run.heads(number).items()}
             for number in range(1, len(self.tasks) + 1)
         ]
-        finite = [np.isfinite(np.asarray(W)).all(axis=(1, 2)) for W in heads[-1].values()]
-        finished = np.all(finite, axis=0)
+        # Heads of seeds that were stopped are NaN.
+        finished = np.all([np.isfinite(W).all(axis=(1, 2)) for W in heads[-1].values()], axis=0)
         if not finished.any():
             raise ValueError("all its seeds were stopped")
-        seed, kappa = int(finished.argmax()), float(run.config.get("kappa", 0.1))
+        kappa = float(run.config.get("kappa", 0.1))
         drift = None
         if len(self.tasks) > 1:
             drift = measure_drift(
@@ -101,16 +96,11 @@ class _Plan:
             _check_finite(drift, finished)
         hierarchies = measure_hierarchy(heads, self.tasks, self.trees, finished, self.K)
         paths: list[Paths] = []
-        for _, group in itertools.groupby(self.starts, key=lambda start: start.task.name):
-            starts = list(group)
-            task = starts[0].task
-            number = [other.name for other in self.tasks].index(task.name)
-            assert self.pool is not None
-            ends = {
-                when: {m: h[m][seed] for m in (task.specific, self.pool.modality)}
-                for when, h in zip(WHEN, (heads[number], heads[-1]), strict=True)
-            }
-            paths += measure_traversals(ends, starts, self.pool, K=self.K, kappa=kappa)
+        if self.pool is not None:
+            of_seed = jax.tree.map(lambda W: W[int(finished.argmax())], heads)
+            paths = measure_traversals(
+                of_seed, self.tasks, self.starts, self.pool, K=self.K, kappa=kappa
+            )
         return drift, hierarchies, paths
 
 
@@ -162,7 +152,9 @@ def analyse(
     for name, value in (("anchors", anchors), ("norm_anchors", norm_anchors)):
         _checks.integer(name, value, 1)
     _checks.integer("pictures", pictures, 0)
-    runs, results, saved, warnings = _read(tuple(map(Path, folders)), store, methods)
+    paths = tuple(map(Path, folders))
+    runs, warnings = _read_runs(paths, store, methods)
+    results, saved = _read_scores(paths, runs, store, warnings)
     first = next(iter(runs.values()))
     tasks = [store[name] for name in first.order]
     trees, unread = class_trees(tasks)
@@ -177,24 +169,27 @@ def analyse(
     for number, (label, run) in enumerate(runs.items()):
         if listener is not None:
             listener(label, number, len(runs))
+        not_shown = f"Drift, hierarchy and traversals of {label} are not shown"
         try:
             if label not in results:
                 warnings += _stopped(label, run.stopped(), len(run.seeds))
             measured[label] = plan.measure(label, run)
         except RunError as error:
-            warnings.append(f"{_NOT_SHOWN.format(label)}. {error}")
+            warnings.append(f"{not_shown}. {error}")
         except (ValueError, FloatingPointError) as error:
             overflow = isinstance(error, FloatingPointError)
             remedy = "run it again with a lower learning rate, or " if overflow else ""
+            reason = str(error).rstrip(".")
             warnings.append(
-                f"{_NOT_SHOWN.format(label)}: {str(error).rstrip('.')} ({run.path}); {remedy}leave "
-                "it out with --methods."
+                f"{not_shown}: {reason} ({run.path}); {remedy}leave it out with --methods."
             )
     if len(tasks) < 2:
-        warnings.append("Drift is of tasks that others follow; this stream has one task only.")
+        warnings.append("This stream has one task only; drift is measured on tasks before others.")
     if not measured and not results:
         raise RunError(" ".join(warnings))
     drifts = [drift for drift, _, _ in measured.values() if drift is not None]
+    if not measured:
+        starts = ()
     return Analysis(
         store=store,
         methods=tuple(runs),
@@ -208,39 +203,32 @@ def analyse(
         drift=join_drift(drifts) if drifts else None,
         hierarchies=join_hierarchies([trees for _, trees, _ in measured.values()]),
         starts=tuple(
-            dataclasses.replace(
-                start, paths={label: paths[i] for label, (_, _, paths) in measured.items()}
-            )
+            dataclasses.replace(start, paths={m: paths[i] for m, (_, _, paths) in measured.items()})
             for i, start in enumerate(starts)
-        )
-        if measured
-        else (),
+        ),
         geometry=tuple(measured),
         warnings=tuple(warnings),
     )
 
 
-_NOT_SHOWN = "Drift, hierarchy and traversals of {} are not shown"
-
-
-def _read(
+def _read_runs(
     folders: tuple[Path, ...], store: Store, methods: Sequence[str] | None
-) -> tuple[dict[str, SavedRun], dict[str, StreamResult], dict[str, SavedResults], list[str]]:
-    """Runs and results of all folders by the names they are shown with, files, and warnings."""
+) -> tuple[dict[str, SavedRun], list[str]]:
+    """Runs by the names they are shown with, and sentences on those that cannot be read."""
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"there is no folder {folder}; give one of `hmcl run`.")
-    of_folder = [run_names(folder) for folder in folders]
-    short = _short_names(folders)
-    names = [method for listed in of_folder for method in listed]
+    listed = [
+        (folder, prefix, method)
+        for folder, prefix in zip(folders, _short_names(folders), strict=True)
+        for method in run_names(folder)
+    ]
+    count = collections.Counter(method for *_, method in listed)
     known = {
-        m if names.count(m) == 1 else f"{prefix}/{m}": (folder, m)
-        for folder, prefix, listed in zip(folders, short, of_folder, strict=True)
-        for m in listed
+        method if count[method] == 1 else f"{prefix}/{method}": (folder, method)
+        for folder, prefix, method in listed
     }
     runs: dict[str, SavedRun] = {}
-    results: dict[str, StreamResult] = {}
-    files: dict[str, SavedResults] = {}
     warnings: list[str] = []
     for label in known if methods is None else _chosen(known, methods):
         folder, method = known[label]
@@ -250,48 +238,65 @@ def _read(
             warnings.append(f"{label} is left out. {error}")
     if not runs:
         raise RunError(" ".join(warnings))
-    for folder, prefix in zip(folders, short, strict=True):
-        labels = {known[label][1]: label for label in runs if known[label][0] == folder}
+    name, first = next(iter(runs.items()))
+    for label, run in runs.items():
+        for what in ("order", "seeds"):
+            ours, theirs = getattr(run, what), getattr(first, what)
+            if ours != theirs:
+                raise RunError(
+                    f"{label} and {name} differ in {what}, {list(ours)} and {list(theirs)}, and "
+                    "cannot stand in one table; analyse them apart, each with its own --out."
+                )
+    return runs, warnings
+
+
+def _read_scores(
+    folders: tuple[Path, ...], runs: Mapping[str, SavedRun], store: Store, warnings: list[str]
+) -> tuple[dict[str, StreamResult], dict[str, SavedResults]]:
+    """Results by method and files by folder; appends a sentence to `warnings` for each gap."""
+    every: dict[str, StreamResult] = {}
+    files: dict[str, SavedResults] = {}
+    for folder, prefix in zip(folders, _short_names(folders), strict=True):
+        labels = [label for label, run in runs.items() if run.path.parent == folder.absolute()]
         if not labels:
             continue
         try:
             saved = files[prefix] = read_results(folder)
         except RunError as error:
-            warnings.append(f"Scores of {', '.join(labels.values())} are not shown. {error}")
+            warnings.append(f"Scores of {', '.join(labels)} are not shown. {error}")
             continue
-        for method, label in labels.items():
+        for label in labels:
+            method = runs[label].method
             if method in saved.results:
                 _same_stream(saved, runs[label], store)
-                results[label] = saved.results[method]
+                every[label] = saved.results[method]
             else:
                 missing = (
                     f"{saved.path} does not hold them; name it in --methods too and run again with "
                     "--resume."
                 )
-                why = saved.wrong.get(method, missing)
-                warnings.append(f"Scores of {label} are not shown. {why}")
-    _alike(runs)
-    for label in [label for label in runs if label in results]:
-        result = results.pop(label)
+                reason = saved.wrong.get(method, missing)
+                warnings.append(f"Scores of {label} are not shown. {reason}")
+    results = {}
+    for label, result in ((label, every[label]) for label in runs if label in every):
         warnings += _stopped(label, result.stopped, len(result.seeds))
         if len(result.stopped) < len(result.seeds):
             results[label] = without_stopped(result)
         else:
             warnings.append(f"Scores of {label} are not shown: all its seeds were stopped.")
-    return runs, results, files, warnings
+    return results, files
 
 
 def _same_stream(saved: SavedResults, run: SavedRun, store: Store) -> None:
     """Refuses results that are of other tasks, seeds or kinds than the run beside them."""
     result = saved.results[run.method]
     kinds = tuple(store[name].kind for name in run.order)
-    for what, here, there in (
-        ("tasks", result.tasks, run.order),
-        ("seeds", result.seeds, run.seeds),
-        ("kinds", result.kinds, kinds),
+    for what, here, there, beside in (
+        ("tasks", result.tasks, run.order, run.path / "run.json"),
+        ("seeds", result.seeds, run.seeds, run.path / "run.json"),
+        ("kinds", result.kinds, kinds, f"the store {store.name}"),
     ):
         if here != there:
-            beside = f"the store {store.name}" if what == "kinds" else run.path / "run.json"
             raise RunError(
                 f"{saved.path} and {beside} disagree in {what}: {list(here)} and {list(there)}; "
                 "run again with --resume."
@@ -309,11 +314,11 @@ def _stopped(label: str, stopped: Sequence[Stopped], seeds: int) -> list[str]:
 
 def _check_finite(drift: Drift, finished: np.ndarray) -> None:
     """Refuses drift that is not finite although the heads are."""
-    for what, values in (("drift", drift.values), ("cones", drift.cones)):
-        wrong = ~np.isfinite(values[0, finished]).all(axis=(0, 2))
-        if wrong.any():
-            task = drift.tasks[int(wrong.argmax())]
-            raise FloatingPointError(f"its {what} on {task} is not finite: a head has overflowed")
+    numbers = np.concatenate([drift.values, drift.cones], axis=-1)[0, finished]
+    wrong = ~np.isfinite(numbers).all(axis=(0, 2))
+    if wrong.any():
+        task = drift.tasks[int(wrong.argmax())]
+        raise FloatingPointError(f"its drift on {task} is not finite: a head has overflowed")
 
 
 def _short_names(folders: tuple[Path, ...]) -> list[str]:
@@ -326,21 +331,7 @@ def _short_names(folders: tuple[Path, ...]) -> list[str]:
     raise RunError(f"{folders[0]} is given twice; name each folder once.")
 
 
-def _alike(runs: Mapping[str, SavedRun]) -> None:
-    name, first = next(iter(runs.items()))
-    for label, run in runs.items():
-        for what in ("order", "seeds"):
-            ours, theirs = getattr(run, what), getattr(first, what)
-            if tuple(ours) != tuple(theirs):
-                raise RunError(
-                    f"{label} and {name} differ in {what}, {list(ours)} and {list(theirs)}, and "
-                    "cannot stand in one table; analyse them apart, each with its own --out."
-                )
-
-
 def _chosen(known: Mapping[str, tuple[Path, str]], methods: Sequence[str]) -> list[str]:
-    if isinstance(methods, str):
-        raise TypeError(f"methods must be a list of names, got the string {methods!r}.")
     chosen: list[str] = []
     for name in methods:
         fitting = [label for label, (_, method) in known.items() if name in (label, method)]

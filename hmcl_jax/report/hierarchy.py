@@ -22,6 +22,7 @@ from hmcl_jax.evaluation import (
     radius_by_depth,
 )
 from hmcl_jax.head import apply_head
+from hmcl_jax.report.results import with_stopped
 
 WHEN = ("task end", "final")
 ROOT = "(all)"  # above trees that have no root of their own
@@ -126,7 +127,7 @@ def measure_hierarchy(
       K: squared radius of the hyperboloid.
 
     Returns:
-      One for each task with a tree, all axes of methods of length 1.
+      One for each task with a tree, without the axis of methods.
 
     Raises:
       ValueError: if heads have overflowed.
@@ -142,7 +143,10 @@ def measure_hierarchy(
         if (predicted < 0).any():
             raise ValueError(f"samples of {task.name} are near to no class: a head has overflowed")
         labels = np.asarray(task.arrays["test_labels"], np.int64)
-        scores = hierarchy_scores(tree, predicted, labels)
+        scores = {
+            name: with_stopped(values, finished)
+            for name, values in hierarchy_scores(tree, predicted, labels).items()
+        }
         radius, points = None, None
         if "tree_features" in task.arrays:
             points = np.stack([_points(h[task.general], task, K) for h in ends], axis=1)
@@ -150,29 +154,28 @@ def measure_hierarchy(
             radius = radius_by_depth(tree, radii, task.tree_names)
             radius = dataclasses.replace(
                 radius,
-                means=_with_stopped(radius.means, finished),
-                correlation=_with_stopped(radius.correlation, finished),
+                means=with_stopped(radius.means, finished),
+                correlation=with_stopped(radius.correlation, finished),
             )
-            points = _with_stopped(points, finished) if task.name == drawn else None
-        whole = {name: _with_stopped(values, finished) for name, values in scores.items()}
-        measured.append(Hierarchy(task, tree, whole, radius, points))
+            points = with_stopped(points, finished) if task.name == drawn else None
+        measured.append(Hierarchy(task, tree, scores, radius, points))
     return tuple(measured)
 
 
 def join_hierarchies(parts: Sequence[tuple[Hierarchy, ...]]) -> tuple[Hierarchy, ...]:
-    """Hierarchies that were measured method by method, in one for each task."""
+    """Hierarchies that were measured method by method, with an axis of methods in front."""
     joined = []
     for group in zip(*parts, strict=True):
         first, radius, points = group[0], group[0].radius, group[0].points
         if radius is not None:
             radius = dataclasses.replace(
                 radius,
-                means=np.concatenate([h.radius.means for h in group]),
-                correlation=np.concatenate([h.radius.correlation for h in group]),
+                means=np.stack([h.radius.means for h in group]),
+                correlation=np.stack([h.radius.correlation for h in group]),
             )
         if points is not None:
-            points = np.concatenate([h.points for h in group])
-        scores = {name: np.concatenate([h.scores[name] for h in group]) for name in first.scores}
+            points = np.stack([h.points for h in group])
+        scores = {name: np.stack([h.scores[name] for h in group]) for name in first.scores}
         joined.append(dataclasses.replace(first, scores=scores, radius=radius, points=points))
     return tuple(joined)
 
@@ -194,14 +197,6 @@ def _drawn(tasks: Sequence[Task], trees: Mapping[str, Tree]) -> str | None:
     if not known:
         return None
     return max(known, key=lambda task: int(trees[task.name].depths.max())).name
-
-
-def _with_stopped(values: Any, finished: np.ndarray) -> np.ndarray:
-    """Numbers of the finished seeds, with NaN for the others and an axis of methods in front."""
-    values = np.asarray(values)
-    whole = np.full((len(finished), *values.shape[1:]), np.nan, np.result_type(values, np.float32))
-    whole[finished] = values
-    return whole[None]
 
 
 def _padded(features: Any) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Results of a stream: tables in the paper's columns, and the files that hold all numbers."""
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -54,31 +55,28 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
         "Overall": overall(R),
         "BWT": backward_transfer(R),
     }
-    return {
-        name: 100 * _with_stopped(np.asarray(values), finished)
-        for name, values in by_column.items()
-    }
+    return {name: 100 * with_stopped(values, finished) for name, values in by_column.items()}
 
 
-def _finished(result: StreamResult) -> np.ndarray:
-    """Which seeds came to the end."""
-    return ~np.isin(np.arange(len(result.seeds)), [stop.seed_index for stop in result.stopped])
-
-
-def _with_stopped(values: np.ndarray, finished: np.ndarray) -> np.ndarray:
-    whole = np.full(len(finished), np.nan)
+def with_stopped(values: Any, finished: np.ndarray) -> np.ndarray:
+    """Numbers of the finished seeds, with NaN in the places of the others."""
+    values = np.asarray(values)
+    whole = np.full((len(finished), *values.shape[1:]), np.nan, np.result_type(values, np.float32))
     whole[finished] = values
     return whole
 
 
+def _finished(result: StreamResult) -> np.ndarray:
+    """Which seeds were not stopped."""
+    return ~np.isin(np.arange(len(result.seeds)), [stop.seed_index for stop in result.stopped])
+
+
 def without_stopped(result: StreamResult) -> StreamResult:
     """The result without the seeds that were stopped."""
-    if not result.stopped:
-        return result
-    finished = np.flatnonzero(_finished(result)).tolist()
+    finished = _finished(result)
 
     def chosen(values: Sequence[Any]) -> list[Any]:
-        return [values[index] for index in finished]
+        return list(itertools.compress(values, finished))
 
     return dataclasses.replace(
         result,
@@ -88,9 +86,9 @@ def without_stopped(result: StreamResult) -> StreamResult:
             [{measure: chosen(values) for measure, values in cell.items()} for cell in row]
             for row in result.details
         ],
-        losses=[chosen(losses) if losses else losses for losses in result.losses],
+        losses=[chosen(losses) for losses in result.losses],
         logs=[{name: chosen(values) for name, values in log.items()} for log in result.logs],
-        heads={modality: W[np.array(finished, int)] for modality, W in result.heads.items()},
+        heads={modality: W[finished] for modality, W in result.heads.items()},
         stopped=(),
     )
 
@@ -189,23 +187,23 @@ def check_results(out: str | Path, methods: Collection[str], resume: bool) -> No
     Raises:
       RunError: naming the file and what to do.
     """
-    for name in FILES:
-        path = Path(out) / name
+    for path in (Path(out) / name for name in FILES):
         if path.exists() and not resume:
             raise RunError(f"{path} exists already; choose another --out, or use --resume.")
         if path.exists() and not path.is_file():
             raise RunError(f"{path} is not a file; choose another --out.")
     path = Path(out) / "results.json"
-    if path.exists():
-        try:
-            known = set(json.loads(path.read_text("utf8"))["methods"])
-        except UNREADABLE as error:
-            raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
-        if lost := sorted(known.difference(methods)):
-            raise RunError(
-                f"{path} also holds {', '.join(lost)}, which would be lost; name them in "
-                "--methods as well, or choose another --out."
-            )
+    if not path.exists():
+        return
+    try:
+        known = set(json.loads(path.read_text("utf8"))["methods"])
+    except UNREADABLE as error:
+        raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
+    if lost := sorted(known.difference(methods)):
+        raise RunError(
+            f"{path} also holds {', '.join(lost)}, which would be lost; name them in --methods as "
+            "well, or choose another --out."
+        )
 
 
 def write_results(
@@ -311,21 +309,13 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         raise RunError(f"{path} is missing: the runs are not finished; {remedy}.")
     try:
         content = json.loads(path.read_text("utf8"))
-        about, packages = (_table(key, content.get(key, {})) for key in ("about", "versions"))
-        shared = {
-            key: _listed(key, content[key], kind)
-            for key, kind in {"tasks": str, "kinds": str, "seeds": int}.items()
-        }
-        if len(shared["kinds"]) != len(shared["tasks"]):
-            raise ValueError(f"{len(shared['kinds'])} kinds of {len(shared['tasks'])} tasks")
-        entries = _table("methods", content["methods"])
-        results = {name: _result(name, _table(name, e), shared) for name, e in entries.items()}
-        if not results:
-            raise ValueError("it names no method")
+        shared = {key: tuple(content[key]) for key in ("tasks", "kinds", "seeds")}
+        methods = content["methods"].items()
+        results = {name: _result(name, entry, shared) for name, entry in methods}
+        about, packages = dict(content.get("about", {})), dict(content.get("versions", {}))
     except UNREADABLE as error:
-        kind = "" if type(error) in (ValueError, TypeError) else f"{type(error).__name__}: "
-        what = f"{kind}{error}".partition("\n")[0]
-        raise RunError(f"{path} is damaged or of another kind: {what}; {remedy}.") from error
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise RunError(f"{path} is damaged or of another kind ({reason}); {remedy}.") from error
     wrong = {
         name: f"{path}: scores of {name} are not complete; {remedy}."
         for name, result in results.items()
@@ -355,36 +345,29 @@ def stream_of(folder: str | os.PathLike[str]) -> str | None:
 def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> StreamResult:
     seeds, tasks = len(shared["seeds"]), len(shared["tasks"])
 
+    def numbers(key: str, values: Any, *shape: int) -> np.ndarray:
+        array = np.array(values, np.float64)  # null becomes NaN
+        if array.shape[: len(shape)] != shape:
+            raise ValueError(f"{key} of {name} must have shape {shape}, got {array.shape}")
+        return array
+
     def by_task(key: str) -> list[Any]:
         values = entry.get(key) or [{}] * tasks
-        if not isinstance(values, list) or len(values) != tasks:
-            raise ValueError(f"{key} of {name} must be a list of {tasks} entries")
+        if len(values) != tasks:
+            raise ValueError(f"{key} of {name} must have {tasks} entries, got {len(values)}")
         return values
 
-    def series(what: str, values: Any) -> list[Any]:
-        """One number, or one list of numbers, for each seed."""
-        nested = isinstance(values, list) and bool(values) and isinstance(values[0], list)
-        shape = (seeds, None) if nested else (seeds,)
-        return _numbers(f"{what} of {name}", values, shape).tolist()
+    def by_name(key: str, values: Mapping[str, Any]) -> dict[str, list[Any]]:
+        return {what: numbers(key, one, seeds).tolist() for what, one in values.items()}
 
-    def many_series(what: str, values: Any) -> dict[str, list[Any]]:
-        listed = _table(f"{what} of {name}", values).items()
-        return {key: series(f"{key} in {what}", value) for key, value in listed}
-
-    for t, row in enumerate(by_task("details")):
-        if row and (not isinstance(row, list) or len(row) != t + 1):
-            raise ValueError(f"details of {name}, task {t + 1}, must be a list of {t + 1} entries")
     return StreamResult(
         method=name,
-        settings=_table(f"settings of {name}", entry.get("settings") or {}),
-        scores=_numbers(f"scores of {name}", entry["scores"], (seeds, tasks, tasks)),
-        details=[[many_series("details", cell) for cell in row] for row in by_task("details")],
-        losses=[series("losses", row) if row else [] for row in by_task("losses")],
-        seconds=[
-            {key: float(_numbers(f"seconds of {name}", value, ())) for key, value in row.items()}
-            for row in by_task("seconds")
-        ],
-        logs=[many_series("logs", row) for row in by_task("logs")],
+        settings=dict(entry.get("settings") or {}),
+        scores=numbers("scores", entry["scores"], seeds, tasks, tasks),
+        details=[[by_name("details", cell) for cell in row] for row in by_task("details")],
+        losses=[numbers("losses", row, seeds).tolist() if row else [] for row in by_task("losses")],
+        seconds=[dict(row) for row in by_task("seconds")],
+        logs=[by_name("logs", row) for row in by_task("logs")],
         heads={},
         programs=int(entry.get("programs") or 0),
         stopped=read_stopped(
@@ -392,27 +375,3 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
         ),
         **shared,
     )
-
-
-def _listed(name: str, values: Any, kind: type) -> tuple[Any, ...]:
-    if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        raise TypeError(f"{name} must be a list of {kind.__name__}, got {values!r:.40}")
-    return tuple(values)
-
-
-def _table(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object, got {value!r:.40}")
-    return value
-
-
-def _numbers(name: str, values: Any, shape: tuple[int | None, ...]) -> np.ndarray:
-    """Numbers as float64, NaN for null; None in the shape stands for any length."""
-    array = np.array(values, object)
-    fits = array.ndim == len(shape) and all(
-        wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
-    )
-    if not fits or not all(value is None or type(value) in (int, float) for value in array.flat):
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise ValueError(f"{name} must be numbers of shape ({wanted}), got {values!r:.40}")
-    return array.astype(np.float64)

@@ -1,6 +1,7 @@
 """Traversals from pictures to the root, at the end of their task and at the end of the stream."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,18 +102,20 @@ def _title(task: Task, row: int) -> str:
 
 
 def measure_traversals(
-    heads: Mapping[str, Mapping[str, Any]],
+    heads: Sequence[Mapping[str, Any]],
+    tasks: Sequence[Task],
     starts: Sequence[Start],
     pool: Pool,
     *,
     K: float,
     kappa: float,
 ) -> list[Paths]:
-    """The traversals from some pictures of one task.
+    """The traversals from some pictures under the heads of one seed.
 
     Args:
-      heads: of one seed, ``{modality: W}``, for each of :data:`hmcl_jax.report.hierarchy.WHEN`.
-      starts: the pictures.
+      heads: after each task, ``{modality: W}``.
+      tasks: of the stream in their order.
+      starts: the pictures, those of one task together.
       pool: texts to look for.
       K: squared radius of the hyperboloid.
       kappa: sets the minimum radius of the cones.
@@ -120,13 +123,24 @@ def measure_traversals(
     Returns:
       Paths from each picture.
     """
-    task, found = starts[0].task, {}
-    features = np.asarray(_samples(task)[[start.row for start in starts]])
-    for entailing in (False, True):
-        found[entailing] = compare_heads(
-            *(heads, features, pool), modality=task.specific, K=K, kappa=kappa, entailing=entailing
-        )
-    return [
-        {e: tuple(ends[when].path(number) for when in WHEN) for e, ends in found.items()}
-        for number in range(len(starts))
-    ]
+    order = [task.name for task in tasks]
+    measured: list[Paths] = []
+    for name, group in itertools.groupby(starts, key=lambda start: start.task.name):
+        number, rows = order.index(name), [start.row for start in group]
+        task, ends = tasks[number], dict(zip(WHEN, (heads[number], heads[-1]), strict=True))
+        features = np.asarray(_samples(task)[rows])
+        walks = {
+            entailing: compare_heads(
+                *(ends, features, pool),
+                modality=task.specific,
+                K=K,
+                kappa=kappa,
+                entailing=entailing,
+            )
+            for entailing in (False, True)
+        }
+        measured += [
+            {key: tuple(found[when].path(i) for when in WHEN) for key, found in walks.items()}
+            for i in range(len(rows))
+        ]
+    return measured
