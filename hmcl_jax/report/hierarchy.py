@@ -14,7 +14,6 @@ from hmcl_jax.data.store import Task
 from hmcl_jax.evaluation import (
     RadiusByDepth,
     Tree,
-    TreePoints,
     chance_scores,
     hierarchy_scores,
     make_tree,
@@ -26,15 +25,6 @@ from hmcl_jax.report.results import with_stopped
 
 WHEN = ("task end", "final")
 ROOT = "(all)"  # above trees that have no root of their own
-MEASURES = {
-    "top1": "share of correct predictions; higher is better",
-    "tie": "edges between prediction and truth (tree-induced error); lower is better",
-    "lca": "edges from the prediction up to the lowest common ancestor, 1 for a correct "
-    "prediction; lower is better",
-    "jaccard": "shared ancestors over all ancestors; higher is better",
-    "precision": "shared ancestors over those of the prediction; higher is better",
-    "recall": "shared ancestors over those of the truth; higher is better",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,7 +36,8 @@ class Hierarchy:
     Attributes:
       task: itself.
       tree: of its classes.
-      scores: by measure of :data:`MEASURES`, ``(methods, seeds, 2)``: task end and final.
+      scores: by measure of :func:`hmcl_jax.evaluation.hierarchy_scores`, ``(methods, seeds, 2)``:
+        task end and final.
       radius: by depth, leading axes as in `scores`; None if the store has no points for the names.
       points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn.
     """
@@ -149,7 +140,9 @@ def measure_hierarchy(
         }
         radius, points = None, None
         if "tree_features" in task.arrays:
-            points = np.stack([_points(h[task.general], task, K) for h in ends], axis=1)
+            points = np.stack(
+                [_moved(h[task.general], task.arrays["tree_features"], K) for h in ends], axis=1
+            )
             radii = lorentz.distance_to_origin(points, K)
             radius = radius_by_depth(tree, radii, task.tree_names)
             radius = dataclasses.replace(
@@ -180,17 +173,6 @@ def join_hierarchies(parts: Sequence[tuple[Hierarchy, ...]]) -> tuple[Hierarchy,
     return tuple(joined)
 
 
-def tree_points(
-    hierarchies: Sequence[Hierarchy], methods: tuple[str, ...], seeds: tuple[int, ...], K: float
-) -> TreePoints | None:
-    """The points of the tree that is drawn, if there is one."""
-    for h in hierarchies:
-        if h.points is not None:
-            ends = h.points[:, :, 0], h.points[:, :, 1]
-            return TreePoints(h.task.name, h.tree, h.task.tree_names, methods, seeds, K, *ends)
-    return None
-
-
 def _drawn(tasks: Sequence[Task], trees: Mapping[str, Tree]) -> str | None:
     """The task whose tree is drawn: of the old ones with points the first of the deepest."""
     known = [t for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
@@ -207,34 +189,25 @@ def _padded(features: Any) -> np.ndarray:
 
 
 @jax.jit
-def _moved(W: jax.Array, features: jax.Array, K: float) -> jax.Array:
+def _apply(W: jax.Array, features: jax.Array, K: float) -> jax.Array:
     return jax.vmap(apply_head, (0, None, None))(W, features.astype(W.dtype), K)
 
 
-def _points(W: jax.Array, task: Task, K: float) -> np.ndarray:
-    features = task.arrays["tree_features"]
-    return np.asarray(_moved(W, _padded(features), K))[:, : len(features)]
+def _moved(W: jax.Array, features: Any, K: float) -> np.ndarray:
+    return np.asarray(_apply(W, _padded(features), K))[:, : len(features)]
 
 
 @jax.jit
-def _predicted(
-    W: tuple[jax.Array, jax.Array], prototypes: jax.Array, samples: jax.Array, C: int, K: float
-) -> jax.Array:
-    valid = jnp.arange(len(prototypes)) < C
-
-    def of_seed(heads: tuple[jax.Array, jax.Array]) -> jax.Array:
-        x, y = (
-            apply_head(head, z.astype(head.dtype), K)
-            for head, z in zip(heads, (prototypes, samples), strict=True)
-        )
-        return predict(x, y, K=K, valid_prototypes=valid)
-
-    return jax.lax.map(of_seed, W)
+def _nearest(x: jax.Array, y: jax.Array, C: int, K: float) -> jax.Array:
+    """The nearest of the first C prototypes `x` to every sample `y`."""
+    valid = jnp.arange(x.shape[1]) < C
+    # Seeds one after another: all distances at once would need much memory.
+    return jax.lax.map(lambda xy: predict(*xy, K=K, valid_prototypes=valid), (x, y))
 
 
 def _predictions(heads: Mapping[str, jax.Array], task: Task, K: float) -> np.ndarray:
     """The predicted class of every test sample, ``(seeds, n)``."""
     prototypes, samples = task.arrays["prototypes"], task.arrays["test_features"]
-    W = heads[task.general], heads[task.specific]
-    predicted = _predicted(W, _padded(prototypes), _padded(samples), len(prototypes), K)
-    return np.asarray(predicted)[:, : len(samples)]
+    x = _apply(heads[task.general], _padded(prototypes), K)
+    y = _apply(heads[task.specific], _padded(samples), K)
+    return np.asarray(_nearest(x, y, len(prototypes), K))[:, : len(samples)]

@@ -9,24 +9,22 @@ from hmcl_jax.evaluation import Drift, bonferroni
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
 from hmcl_jax.report.analyse import Analysis, compared_with
-from hmcl_jax.report.hierarchy import MEASURES as TREE_MEASURES
 from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, mean_std, method_rows
 
 RECALLS = (1, 5, 10)
 DIRECTIONS = ("general_to_specific", "specific_to_general")
-DRIFT_TITLES = {
-    "radial": "Radial",
-    "angular": "Angular",
-    "cross_modal": "Cross-modal",
-    "paired_distance": "Paired distance",
-}
+RECALL_MEASURES = tuple(f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS)
+DRIFT_TITLES = ("Radial", "Angular", "Cross-modal", "Paired distance")  # of MEASURES
+TREE_MEASURES = ("top1", "tie", "lca", "jaccard", "precision", "recall")
+EDGES = ("tie", "lca")  # measured in edges; the others are shares, shown in percent
 TREE_TITLES = {
-    "top1": "Top-1",
-    "tie": "TIE",
-    "lca": "LCA",
-    "jaccard": "Jaccard",
-    "precision": "HP",
-    "recall": "HR",
+    "Top-1": "share of correct predictions; higher is better",
+    "TIE": "edges between prediction and truth (tree-induced error); lower is better",
+    "LCA": "edges from the prediction up to the lowest common ancestor, 1 for a correct "
+    "prediction; lower is better",
+    "Jaccard": "shared ancestors over all ancestors; higher is better",
+    "HP": "shared ancestors over those of the prediction; higher is better",
+    "HR": "shared ancestors over those of the truth; higher is better",
 }
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -108,6 +106,8 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
         tables |= drift_tables(analysis.drift, against)
     if analysis.hierarchies:
         tables |= _hierarchy(analysis)
+    if any(tree.radius is not None for tree in analysis.hierarchies):
+        tables["depth"] = _depth(analysis)
     return tables
 
 
@@ -131,10 +131,9 @@ def _tasks(analysis: Analysis) -> Table:
 
 def has_recall(analysis: Analysis) -> bool:
     """Whether the results hold recall in both directions, for retrieval tasks."""
-    names = {f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS}
     tasks = [i for i, kind in enumerate(analysis.kinds) if kind == "retrieval"]
     return bool(tasks and analysis.results) and all(
-        len(result.details[t]) > i and names <= set(result.details[t][i])
+        len(result.details[t]) > i and result.details[t][i].keys() >= set(RECALL_MEASURES)
         for result in analysis.results.values()
         for i in tasks
         for t in (i, -1)
@@ -155,14 +154,11 @@ def _retrieval(analysis: Analysis) -> Table:
     rows = [["Method", *ways]]
     for method, result in analysis.results.items():
         cells = []
-        for measure in (f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS):
-            final, learned = (
-                np.mean([result.details[t][i][measure] for t, i in ends], axis=0)
-                for ends in ([(-1, i) for i in tasks], [(i, i) for i in tasks])
-            )
+        for measure in RECALL_MEASURES:
+            final = np.mean([result.details[-1][i][measure] for i in tasks], axis=0)
+            learned = np.mean([result.details[i][i][measure] for i in tasks], axis=0)
             change = 100 * float(seed_mean(final - learned))
-            cell = mean_std(final, 1, 100)
-            cells.append(f"{cell} ({change:+.1f})" if cell else "")
+            cells.append(f"{mean_std(final, 1, 100)} ({change:+.1f})")
         rows.append([method, *cells])
     return Table(
         "Recall in both directions, mean over the retrieval tasks",
@@ -171,7 +167,7 @@ def _retrieval(analysis: Analysis) -> Table:
         f"the change since the end of each task. \u201cFrom {general}\u201d looks for the sample "
         f"that a {general} belongs to, \u201cto {general}\u201d the other way round. Higher is "
         "better.",
-        dict.fromkeys(range(1, 2 * len(RECALLS) + 1), max),
+        dict.fromkeys(range(1, len(ways) + 1), max),
     )
 
 
@@ -185,8 +181,9 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
     Returns:
       ``drift``, ``cones``, ``norms``, and ``drift_tests`` if there is something to compare.
     """
-    about = dict(zip(DRIFT_TITLES.values(), MEASURES.values(), strict=True))
-    compared = against in drift.methods and len(drift.methods) > 1
+    about = dict(zip(DRIFT_TITLES, MEASURES.values(), strict=True))
+    others = [method for method in drift.methods if method != against]
+    compared = bool(others) and against in drift.methods
     measures = " ".join(f"{title}: {text}." for title, text in about.items())
     anchors = f"at most {max(drift.anchors)}" if len(set(drift.anchors)) > 1 else drift.anchors[0]
     brackets = f"; in brackets the change against {against}" if compared else ""
@@ -203,8 +200,8 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
         )
     }
     if compared:
-        rows = [[f"Method against {against}", *DRIFT_TITLES.values()]]
-        for method in (m for m in drift.methods if m != against):
+        rows = [[f"Method against {against}", *DRIFT_TITLES]]
+        for method in others:
             tests = drift.compare(method, against)
             cells = [
                 f"{p_value(bonferroni(test.p, len(tests)))} ({test.positive}/{len(drift.tasks)})"
@@ -223,16 +220,18 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
 
 
 def _drift_rows(drift: Drift, against: str) -> list[list[str]]:
-    mean = drift.mean()
-    changes = -seed_mean(drift.reduction(against), 1) if against in drift.methods else None
-    rows = [["Method", *DRIFT_TITLES.values()]]
-    for index, method in enumerate(drift.methods):
+    known = against in drift.methods
+    changes = (
+        -seed_mean(drift.reduction(against), 1)
+        if known
+        else np.full((len(drift.methods), len(MEASURES)), np.nan)
+    )
+    rows = [["Method", *DRIFT_TITLES]]
+    for method, values, own in zip(drift.methods, drift.mean(), changes, strict=True):
         cells = []
-        for measure in range(len(MEASURES)):
-            cell = mean_std(mean[index, :, measure], 4)
-            if changes is not None and method != against and np.isfinite(changes[index, measure]):
-                cell += f" ({100 * changes[index, measure]:+.0f} %)"
-            cells.append(cell)
+        for value, change in zip(values.T, own, strict=True):
+            shown = method != against and np.isfinite(change)
+            cells.append(mean_std(value, 4) + (f" ({100 * change:+.0f} %)" if shown else ""))
         rows.append([method, *cells])
     return rows
 
@@ -252,10 +251,11 @@ def p_value(p: float) -> str:
 
 
 def _cones(drift: Drift) -> Table:
-    texts = (text.replace("(radians) ", "") for text in CONES.values())
-    titles = [name.replace("_", " ").capitalize() for name in CONES]
-    about = dict(zip(titles, texts, strict=True))
-    rows = [["Method", *titles]]
+    about = {
+        name.replace("_", " ").capitalize(): text.replace("(radians) ", "")
+        for name, text in CONES.items()
+    }
+    rows = [["Method", *about]]
     for method, numbers in zip(drift.methods, seed_mean(drift.cones, (1, 2)), strict=True):
         cells = [f"{100 * share:.1f} %" for share in numbers[:4]]
         cells += [f"{np.rad2deg(angle):+.2f}°" for angle in numbers[4:]]
@@ -264,11 +264,14 @@ def _cones(drift: Drift) -> Table:
     return Table(
         "Cones: which samples their texts entail",
         rows,
-        "Mean over old tasks and seeds. "
-        + "; ".join(f"{name}: {text}" for name, text in about.items())
-        + ". Angles in degrees; above 0 lies outside the cone.",
+        f"Mean over old tasks and seeds. {_listed(about)}. Angles in degrees; above 0 lies outside "
+        "the cone.",
         about=about,
     )
+
+
+def _listed(about: Mapping[str, str]) -> str:
+    return "; ".join(f"{title}: {text}" for title, text in about.items())
 
 
 def _norms(drift: Drift) -> Table:
@@ -289,83 +292,73 @@ def _norms(drift: Drift) -> Table:
     )
 
 
-def _unit(measure: str) -> tuple[float, int]:
-    """Factor and digits of a hierarchy score: edges, or percent."""
-    return (1.0, 3) if measure in ("tie", "lca") else (100.0, 1)
-
-
 def _hierarchy(analysis: Analysis) -> dict[str, Table]:
     trees, methods = analysis.hierarchies, analysis.geometry
-    rows, each = [["Method", *TREE_TITLES.values()]], [["Task", "Method", *TREE_TITLES.values()]]
+    units = [(1, 3) if name in EDGES else (100, 1) for name in TREE_MEASURES]  # scale, digits
+    # (trees, methods, seeds, 2) and (trees,) by measure, in edges or percent.
+    every = [
+        scale * np.array([tree.scores[name] for tree in trees])
+        for name, (scale, _) in zip(TREE_MEASURES, units, strict=True)
+    ]
+    guesses = [
+        scale * np.array([tree.chance[name] for tree in trees])
+        for name, (scale, _) in zip(TREE_MEASURES, units, strict=True)
+    ]
+    digits = [count for _, count in units]
+    rows, each = [["Method", *TREE_TITLES]], [["Task", "Method", *TREE_TITLES]]
     for m, method in enumerate(methods):
         cells = []
-        for measure in TREE_TITLES:
-            scale, digits = _unit(measure)
-            ends = np.mean([tree.scores[measure][m] for tree in trees], axis=0)  # (seeds, 2)
-            change = scale * float(seed_mean(ends[:, 1] - ends[:, 0]))
-            cells.append(f"{mean_std(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
+        for values, n in zip(every, digits, strict=True):
+            first, last = values[:, m].mean(axis=0).T  # (seeds,)
+            cells.append(f"{mean_std(last, n)} ({seed_mean(last - first):+.{n}f})")
         rows.append([method, *cells])
-    guesses = [tree.chance for tree in trees]
-
-    def guess(measure: str, value: float) -> str:
-        scale, digits = _unit(measure)
-        return f"{scale * value:.{digits}f}"
-
-    rows.append(
-        ["chance", *(guess(n, float(np.mean([g[n] for g in guesses]))) for n in TREE_TITLES)]
-    )
-    for tree, chance in zip(trees, guesses, strict=True):
+    means = (f"{values.mean():.{n}f}" for values, n in zip(guesses, digits, strict=True))
+    rows.append(["chance", *means])
+    for t, tree in enumerate(trees):
         for m, method in enumerate(methods):
             cells = []
-            for name in TREE_TITLES:
-                first, last = seed_mean(tree.scores[name][m], 0)
-                cells.append(f"{guess(name, last)} (from {guess(name, first)})")
+            for values, n in zip(every, digits, strict=True):
+                first, last = seed_mean(values[t, m], 0)
+                cells.append(f"{last:.{n}f} (from {first:.{n}f})")
             each.append([tree.task.name, method, *cells])
-        each.append([tree.task.name, "chance", *(guess(n, chance[n]) for n in TREE_TITLES)])
-    about = {TREE_TITLES[name]: text for name, text in TREE_MEASURES.items()}
+        chances = (f"{values[t]:.{n}f}" for values, n in zip(guesses, digits, strict=True))
+        each.append([tree.task.name, "chance", *chances])
     note = (
         "Chance: uniform guesses over the classes. TIE and LCA in edges, the others in percent. "
-        + "; ".join(f"{name}: {text}" for name, text in about.items())
-        + "."
+        f"{_listed(TREE_TITLES)}."
     )
-    tables = {
+    return {
         "hierarchy": Table(
             f"Hierarchy scores, mean over {len(trees)} tasks with a class tree",
             rows,
             "After the last task, mean and sample standard deviation over seeds; in brackets the "
             f"change since the end of each task. {note}",
-            about=about,
+            about=TREE_TITLES,
         ),
         "hierarchy_tasks": Table(
             "Hierarchy scores of each task",
             each,
             "After the last task, mean over seeds; in brackets at the end of the task itself. "
             f"{note}",
-            about=about,
+            about=TREE_TITLES,
         ),
     }
-    return tables | _depth(analysis)
 
 
-def _depth(analysis: Analysis) -> dict[str, Table]:
+def _depth(analysis: Analysis) -> Table:
     rows = [["Task", "Names", "Depths", *analysis.geometry]]
     for tree in analysis.hierarchies:
         if (radius := tree.radius) is None:
             continue
         cells = []
-        for correlation in np.asarray(radius.correlation):  # (seeds, 2)
-            first, last = seed_mean(correlation, 0)
+        for first, last in seed_mean(radius.correlation, 1):  # by method
             cells.append("" if np.isnan(first + last) else f"{last:.3f} ({last - first:+.3f})")
         rows.append([tree.task.name, str(radius.counts.sum()), str(len(radius.depths)), *cells])
-    if len(rows) == 1:
-        return {}
-    return {
-        "depth": Table(
-            "Rank correlation of radius with depth, by task",
-            rows,
-            "Spearman's, over the names of the class tree, of depth (edges below the root) with "
-            "distance from the origin after the last task; mean over seeds, in brackets the change "
-            "since the end of the task. 1 if every deeper name lies further out; empty if all "
-            "names have one depth.",
-        )
-    }
+    return Table(
+        "Rank correlation of radius with depth, by task",
+        rows,
+        "Spearman's, over the names of the class tree, of depth (edges below the root) with "
+        "distance from the origin after the last task; mean over seeds, in brackets the change "
+        "since the end of the task. 1 if every deeper name lies further out; empty if all names "
+        "have one depth.",
+    )

@@ -30,8 +30,7 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
     """
     looks = style.looks(drift.methods)
     few = len(drift.methods) <= FEW
-    tasks, methods = len(drift.tasks), len(drift.methods)
-    heights = [0.19 * tasks * few + 0.01, 0.21 * methods + 0.1]
+    heights = [0.19 * len(drift.tasks) * few + 0.01, 0.21 * len(drift.methods) + 0.1]
     with style.sheet(path) as plt:
         figure, axes = plt.subplots(
             *(2 if few else 1, 4),
@@ -50,42 +49,35 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
             axes[-1, measure].set_xlabel(label, fontsize=7)
             axes[-1, measure].set_xlim(left=0)
             axes[-1, measure].locator_params(axis="x", nbins=3 if most < 20 else 2)
+        style.name_rows(axes[-1, 0], [short(name, LABEL) for name in drift.methods])
         if few:
             marks = [" (R)" if kind == "retrieval" else "" for kind in drift.kinds]
             names = [f"{short(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
-            axes[0, 0].set_yticks(range(tasks), names)
-            axes[0, 0].set_ylim(tasks - 0.4, -0.6)
-        axes[-1, 0].set_yticks(range(methods), [short(name, LABEL) for name in drift.methods])
-        axes[-1, 0].set_ylim(methods - 0.4, -0.6)
-        dots = {"marker": ".", "color": INK, "linestyle": "", "alpha": 0.5}
-        if few:
+            style.name_rows(axes[0, 0], names)
             style.legend(figure, looks)
         else:
-            style.legend(figure, {}, {"one old task": dots, "mean of the old tasks": _BIG})
+            look: dict[str, Any] = {"color": INK, "linestyle": ""}
+            dot = plt.Line2D([], [], marker=".", alpha=0.5, label="one old task", **look)
+            mean = plt.Line2D([], [], marker="o", label="mean of the old tasks", **look)
+            style.legend(figure, {}, [dot, mean])
         title = "Drift from the end of each task to the end of the stream; lower is better"
         if against in drift.methods:
             title += f"\n(percent: change of the mean against {short(against)})"
         figure.suptitle(title)
-        style.save(figure, path)
-
-
-_BIG = {"marker": "o", "color": INK, "linestyle": ""}
 
 
 def _task_rows(axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look]) -> None:
     count = len(drift.methods)
-    for index, (name, look) in enumerate(looks.items()):
+    for index, look in enumerate(looks.values()):
         values = drift.values[index, :, :, measure]
         rows = np.arange(len(drift.tasks)) + (index - (count - 1) / 2) * 0.6 / count
         axes.errorbar(
             *(seed_mean(values, 0), rows),
             xerr=seed_std(values, axis=0),
-            color=look.color,
-            marker=look.marker,
             linestyle="",
             markersize=3.5,
             elinewidth=0.7,
-            label=name,
+            **look._asdict(),
         )
     for row, kind in enumerate(drift.kinds):
         if kind == "retrieval":
@@ -101,25 +93,18 @@ def _method_rows(
     cut = seed_mean(drift.reduction(against)[..., measure], 1) if against in looks else None
     for row, (name, look) in enumerate(looks.items()):
         tasks = seed_mean(drift.values[row, :, :, measure], 0)
-        error = float(seed_std(mean[row]))
         axes.plot(tasks, np.full(len(tasks), row), ".", color=look.color, alpha=0.45, markersize=4)
         axes.errorbar(
             *(seed_mean(mean[row]), row),
-            xerr=error,
-            color=look.color,
-            marker=look.marker,
+            xerr=float(seed_std(mean[row])),
             markersize=6,
             capsize=2,
             markeredgecolor=INK,
             markeredgewidth=0.6,
+            **look._asdict(),
         )
         if cut is not None and name != against and np.isfinite(cut[row]):
-            axes.text(
-                *(1.0, row, f"{-100 * cut[row]:+.0f} %".replace("-", style.MINUS)),
-                transform=axes.get_yaxis_transform(),
-                va="center",
-                fontsize=6.5,
-            )
+            style.beside_row(axes, row, f"{-100 * cut[row]:+.0f} %", x=1.0)
     style.rules(axes)
     axes.tick_params(axis="y", length=0)
 
@@ -127,15 +112,13 @@ def _method_rows(
 def draw_norms(drift: Drift, path: Paths) -> None:
     """Draws how the norms of old anchors changed: distributions of final over task-end norm."""
     looks = style.looks(drift.methods)
-    count = len(drift.methods)
     with style.sheet(path) as plt:
-        size = (WIDTH, 0.5 + 0.32 * count)
+        size = (WIDTH, 0.5 + 0.32 * len(looks))
         figure, panels, _ = style.grid(
             *(plt, len(drift.norms), 3, size, 0.9), sharex=True, sharey=True
         )
         known = [norms.ratios[np.isfinite(norms.ratios)] for norms in drift.norms.values()]
-        pooled = np.concatenate([*known, np.ones(1)])
-        low, high = np.quantile(pooled, [0.001, 0.999])
+        low, high = np.quantile(np.concatenate([*known, np.ones(1)]), [0.001, 0.999])
         room = max(0.02, 0.05 * (high - low))
         low, high = min(low, 1) - room, max(high, 1) + room
         edges = np.linspace(low, high, 101)
@@ -149,34 +132,23 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                 heights = np.histogram(np.clip(ratios, low, high), edges)[0].astype(float)
                 heights = np.convolve(heights, np.hanning(7) / np.hanning(7).sum(), "same")
                 half = 0.42 * heights / heights.max()
-                axes.fill_between(
-                    *(middles, row - half, row + half),
-                    color=look.color,
-                    alpha=0.75,
-                    linewidth=0,
-                )
+                band = (middles, row - half, row + half)
+                axes.fill_between(*band, color=look.color, alpha=0.75, linewidth=0)
                 median = float(seed_mean(norms.contraction()[row]))
                 axes.plot([median] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=1.2)
-                axes.text(
-                    *(1.01, row, f"{median:.4f}"),
-                    transform=axes.get_yaxis_transform(),
-                    va="center",
-                    fontsize=7,
-                )
+                style.beside_row(axes, row, f"{median:.4f}", size=7)
             axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
             axes.set_title(f"{short(modality)} (at the right: median)")
             axes.tick_params(axis="y", length=0)
             axes.tick_params(labelbottom=True)
             style.rules(axes)
         panels[0].set_xlim(low, high)
-        panels[0].set_yticks(range(count), [short(name, LABEL) for name in drift.methods])
-        panels[0].set_ylim(count - 0.4, -0.6)
+        style.name_rows(panels[0], [short(name, LABEL) for name in drift.methods])
         figure.supxlabel("Euclidean norm at the end of the stream / at the end of the task", size=8)
         figure.suptitle(
             "Norms of the anchors of all old tasks and seeds: below 1 is contraction\n"
             "(smoothed histograms, beyond 0.1 % at either end put at the edge)"
         )
-        style.save(figure, path)
 
 
 def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
@@ -201,14 +173,8 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
                 axes.add_patch(
                     plt.Circle((0, 0), ring - inner, fill=False, ec=INK, lw=0.5, alpha=0.25)
                 )
-                axes.text(
-                    *(0, ring - inner, f"{ring:.3g}"),
-                    fontsize=6,
-                    zorder=5,
-                    alpha=0.75,
-                    ha="center",
-                    va="bottom",
-                )
+                look = {"fontsize": 6, "zorder": 5, "alpha": 0.75, "ha": "center", "va": "bottom"}
+                axes.text(0, ring - inner, f"{ring:.3g}", **look)
             children = np.flatnonzero(tree.parents >= 0)
             edges = np.stack([last[children], last[tree.parents[children]]], axis=1)
             moves = np.stack([first, last], axis=1)
@@ -235,16 +201,8 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             axes.set_aspect("equal")
             axes.axis("off")
         _names(panels[0], _plane(tree.after[0], inner), tree, width, 10 if crowded else 40)
-        bar = figure.colorbar(
-            plt.cm.ScalarMappable(scale, "viridis"),
-            ax=panels,
-            location="bottom",
-            aspect=50,
-            shrink=0.6,
-            pad=0.02,
-            ticks=np.unique(tree.depths),
-        )
-        bar.outline.set_visible(False)
+        bar = style.colour_bar(figure, panels, plt.cm.ScalarMappable(scale, "viridis"), 0.6)
+        bar.set_ticks(np.unique(tree.depths))
         start = "free ends of lines" if crowded else "hollow"
         bar.set_label(
             f"depth in the class tree. Dots: end of the stream; {start}: end of the task; orange: "
@@ -256,7 +214,6 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
         )
         name = f"\n{short(title, 60)}" if title else ""
         figure.suptitle(f"Class tree, aligned with the task's end by a proper rotation{name}")
-        style.save(figure, path)
 
 
 def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
@@ -271,50 +228,35 @@ def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float, most: 
         x, y = points[i]
         if all(abs(x - a) > 0.75 * width or abs(y - b) > 0.13 * width for a, b in taken):
             taken.append((x, y))
-            side = "left" if x < 0 else "right"
-            axes.annotate(
-                *(short(tree.names[i], 14), (x, y)),
-                xytext=(3 if x < 0 else -3, 3),
-                textcoords="offset points",
-                fontsize=5.5,
-                ha=side,
-            )
+            side, gap = ("left", 3) if x < 0 else ("right", -3)
+            place = {"xytext": (gap, 3), "textcoords": "offset points", "ha": side}
+            axes.annotate(short(tree.names[i], 14), (x, y), fontsize=5.5, **place)
 
 
-def draw_depth(
-    methods: Sequence[str],
-    before: RadiusByDepth,
-    after: RadiusByDepth,
-    path: Paths,
-    title: str = "",
-) -> None:
+def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title: str = "") -> None:
     """Draws mean radius at every depth of a class tree, at the end of its task and finally.
 
-    Means of `before` and `after` have shape ``(methods, seeds, depths)``.
+    Means of `radius` have shape ``(methods, seeds, 2, depths)``, correlations ``(methods, seeds,
+    2)``.
     """
-    looks = style.looks(methods)
+    first: dict[str, Any] = {"color": INK, "linestyle": "--", "alpha": 0.7}
     with style.sheet(path) as plt:
         figure, panels, across = style.grid(
             *(plt, len(methods), 3, (WIDTH, 1.65), 0.95), sharex=True, sharey=True
         )
-        for index, (axes, (name, own)) in enumerate(zip(panels, looks.items(), strict=True)):
-            rho = []
-            for radius, look in (
-                (before, {"color": INK, "linestyle": "--", "alpha": 0.7}),
-                (after, {"color": own.color, "marker": own.marker, "markersize": 4}),
-            ):
-                means = radius.means[index]
-                axes.errorbar(
-                    *(radius.depths, seed_mean(means, 0)),
-                    yerr=seed_std(means, axis=0),
-                    elinewidth=0.7,
-                    **look,
-                )
-                mean = float(seed_mean(np.asarray(radius.correlation)[index]))
-                rho.append(("none" if np.isnan(mean) else f"{mean:.2f}").replace("-", style.MINUS))
-            axes.set_title(f"{short(name)}\nrank correlation {rho[0]} → {rho[1]}", fontsize=7)
+        looks = style.looks(methods).items()
+        for index, (axes, (name, look)) in enumerate(zip(panels, looks, strict=True)):
+            last = {"markersize": 4, **look._asdict()}
+            for end, shown in enumerate((first, last)):
+                means = radius.means[index, :, end]
+                middle, error = seed_mean(means, 0), seed_std(means, axis=0)
+                axes.errorbar(radius.depths, middle, yerr=error, elinewidth=0.7, **shown)
+            means = seed_mean(np.asarray(radius.correlation)[index], 0)
+            rho = ["none" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
+            change = " → ".join(rho).replace("-", style.MINUS)
+            axes.set_title(f"{short(name)}\nrank correlation {change}", fontsize=7)
             axes.tick_params(labelbottom=True)
-            axes.set_xticks(before.depths)
+            axes.set_xticks(radius.depths)
             style.rules(axes, "y")
             if index % across == 0:
                 axes.set_ylabel("mean radius", fontsize=7)
@@ -322,23 +264,17 @@ def draw_depth(
             axes.set_xlabel("depth in the class tree", fontsize=7)
         counts = ", ".join(
             f"{depth}:\N{NO-BREAK SPACE}{count}"
-            for depth, count in zip(before.depths, before.counts, strict=True)
+            for depth, count in zip(radius.depths, radius.counts, strict=True)
         )
         counts = style.wrapped(
             f"rank correlation of radius with depth: task end → final; names by depth: {counts}"
         )
-        style.legend(
-            figure,
-            {},
-            {
-                "end of the task": {"color": INK, "linestyle": "--", "alpha": 0.7},
-                "end of the stream": {"color": INK, "marker": "o", "markersize": 4},
-            },
-        )
+        before = plt.Line2D([], [], label="end of the task", **first)
+        after = plt.Line2D([], [], color=INK, marker="o", markersize=4, label="end of the stream")
+        style.legend(figure, {}, [before, after])
         name = f": {short(title, 30)}" if title else ""
         figure.suptitle(
             f"Distance from the origin by depth{name} (mean over seeds ± standard deviation)\n"
             f"{counts}",
             fontsize=8,
         )
-        style.save(figure, path)

@@ -120,23 +120,17 @@ def wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 110))
 
 
-def checked(paths: Paths) -> list[Path]:
-    """The files to write; refuses endings that are not known."""
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    files = [Path(path) for path in several]
+@contextlib.contextmanager
+def sheet(paths: Paths) -> Iterator[Any]:
+    """matplotlib.pyplot in the style of all figures; saves the current figure at the end.
+
+    Raises:
+      ValueError: before anything is drawn, if a path has an unknown ending.
+    """
+    files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     for path in files:
         if path.suffix.lower() not in ENDINGS:
             raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
-    return files
-
-
-@contextlib.contextmanager
-def sheet(paths: Paths) -> Iterator[Any]:
-    """matplotlib.pyplot in the style of all figures; its figures are closed at the end.
-
-    Paths that cannot be saved to are refused before anything is drawn.
-    """
-    checked(paths)
     plt = pyplot()
     before = set(plt.get_fignums())
     with plt.rc_context(), warnings.catch_warnings():
@@ -146,12 +140,13 @@ def sheet(paths: Paths) -> Iterator[Any]:
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .*")
         try:
             yield plt
+            save(plt.gcf(), files)
         finally:
             for number in set(plt.get_fignums()) - before:
                 plt.close(number)
 
 
-def save(figure: Any, paths: Paths) -> None:
+def save(figure: Any, files: Sequence[Path]) -> None:
     """Saves a figure in several formats, each file whole or not at all.
 
     The same figure gives the same bytes: no file holds a date. SVG files keep text as text and have
@@ -163,9 +158,9 @@ def save(figure: Any, paths: Paths) -> None:
         ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
         ".png": {"Software": None},
     }
-    for path in checked(paths):
+    for path in files:
         ending = path.suffix.lower()
-        with _files.whole_file(path) as partial, pyplot().rc_context(fname=STYLE):
+        with _files.whole_file(path) as partial:
             figure.savefig(
                 partial,
                 format=ending[1:],
@@ -175,27 +170,39 @@ def save(figure: Any, paths: Paths) -> None:
             )
 
 
-def legend(figure: Any, known: Mapping[str, Look], others: Mapping[str, Any] | None = None) -> None:
-    """One legend below all panels: methods in their looks, then `others`, label to line."""
+def legend(figure: Any, known: Mapping[str, Look], others: Sequence[Any] = ()) -> None:
+    """One legend below all panels: methods in their looks, then other handles."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=short(name))
         for name, look in known.items()
     ]
-    handles += [Line2D([], [], label=label, **look) for label, look in (others or {}).items()]
-    keys(figure, handles)
-
-
-def keys(figure: Any, handles: Sequence[Any]) -> None:
-    """A legend below all panels."""
+    handles += others
     figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(handles)))
+
+
+def side_legend(axes: Any) -> None:
+    """A legend to the right of a panel."""
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def rules(axes: Any, axis: str = "x") -> None:
     """Thin lines at the ticks, behind everything."""
     axes.grid(axis=axis, color=INK, alpha=0.13, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Names rows from the top, the first at 0."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def beside_row(axes: Any, row: int, text: str, x: float = 1.01, size: float = 6.5) -> None:
+    """Writes a number to the right of a row."""
+    where = axes.get_yaxis_transform()
+    axes.text(x, row, text.replace("-", MINUS), transform=where, va="center", fontsize=size)
 
 
 def grid(
@@ -218,3 +225,12 @@ def grid(
     for spare in axes.flat[panels:]:
         spare.remove()
     return figure, list(axes.flat[:panels]), across
+
+
+def colour_bar(figure: Any, panels: Sequence[Any], scale: Any, shrink: float, **more: Any) -> Any:
+    """A colour bar without a frame below all panels."""
+    bar = figure.colorbar(
+        scale, ax=panels, location="bottom", aspect=50, shrink=shrink, pad=0.02, **more
+    )
+    bar.outline.set_visible(False)
+    return bar

@@ -77,8 +77,7 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
         axes.set_xlabel("forgetting: immediate minus final score, mean over tasks (points)")
         axes.set_ylabel("immediate score, mean over tasks (%)")
         figure.suptitle("Stability and plasticity: up and left is better")
-        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        style.save(figure, path)
+        style.side_legend(axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +148,7 @@ def draw_budget(
         style.rules(axes, "y")
         figure.suptitle("Final score against pairs kept; lines keep none")
         if curves or lines:
-            axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        style.save(figure, path)
+            style.side_legend(axes)
 
 
 def draw_gap(sides: Sequence[Side], path: Paths) -> None:
@@ -191,4 +189,3 @@ def draw_gap(sides: Sequence[Side], path: Paths) -> None:
         radii.set_title("radius: least, median, largest", fontsize=8)
         radii.legend(fontsize=7, frameon=False)
         figure.suptitle("Tangent space of every task: along the gap, and across it", fontsize=9)
-        style.save(figure, path)

@@ -85,7 +85,6 @@ def draw_training(
         axes[-1].set_xlabel("epoch, counted through all tasks")
         style.legend(figure, looks)
         figure.suptitle("Training through the stream, mean over seeds")
-        style.save(figure, path)
 
 
 def _draw(
