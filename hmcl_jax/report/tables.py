@@ -16,7 +16,8 @@ DIRECTIONS = ("general_to_specific", "specific_to_general")
 RECALL_MEASURES = tuple(f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS)
 DRIFT_TITLES = ("Radial", "Angular", "Cross-modal", "Paired distance")  # of MEASURES
 TREE_MEASURES = ("top1", "tie", "lca", "jaccard", "precision", "recall")
-EDGES = ("tie", "lca")  # measured in edges; the others are shares, shown in percent
+TREE_SCALES = np.array([100, 1, 1, 100, 100, 100])  # TIE and LCA in edges, the others in percent
+TREE_DIGITS = (1, 3, 3, 1, 1, 1)
 TREE_TITLES = {
     "Top-1": "share of correct predictions; higher is better",
     "TIE": "edges between prediction and truth (tree-induced error); lower is better",
@@ -220,18 +221,15 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
 
 
 def _drift_rows(drift: Drift, against: str) -> list[list[str]]:
-    known = against in drift.methods
-    changes = (
-        -seed_mean(drift.reduction(against), 1)
-        if known
-        else np.full((len(drift.methods), len(MEASURES)), np.nan)
-    )
+    changes = np.full((len(drift.methods), len(MEASURES)), np.nan)
+    if against in drift.methods:
+        changes = -seed_mean(drift.reduction(against), 1)
     rows = [["Method", *DRIFT_TITLES]]
     for method, values, own in zip(drift.methods, drift.mean(), changes, strict=True):
-        cells = []
-        for value, change in zip(values.T, own, strict=True):
-            shown = method != against and np.isfinite(change)
-            cells.append(mean_std(value, 4) + (f" ({100 * change:+.0f} %)" if shown else ""))
+        cells = [mean_std(measure, 4) for measure in values.T]
+        if method != against:
+            marks = [f" ({100 * x:+.0f} %)" if np.isfinite(x) else "" for x in own]
+            cells = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
         rows.append([method, *cells])
     return rows
 
@@ -293,36 +291,28 @@ def _norms(drift: Drift) -> Table:
 
 
 def _hierarchy(analysis: Analysis) -> dict[str, Table]:
-    trees, methods = analysis.hierarchies, analysis.geometry
-    units = [(1, 3) if name in EDGES else (100, 1) for name in TREE_MEASURES]  # scale, digits
-    # (trees, methods, seeds, 2) and (trees,) by measure, in edges or percent.
-    every = [
-        scale * np.array([tree.scores[name] for tree in trees])
-        for name, (scale, _) in zip(TREE_MEASURES, units, strict=True)
-    ]
-    guesses = [
-        scale * np.array([tree.chance[name] for tree in trees])
-        for name, (scale, _) in zip(TREE_MEASURES, units, strict=True)
-    ]
-    digits = [count for _, count in units]
+    trees = analysis.hierarchies
+    scores = [np.stack([tree.scores[name] for name in TREE_MEASURES], axis=-1) for tree in trees]
+    ends = TREE_SCALES * np.stack(scores, axis=1)  # (methods, trees, seeds, 2, measures)
+    chances = TREE_SCALES * [[tree.chance[name] for name in TREE_MEASURES] for tree in trees]
+
+    def texts(values: np.ndarray, sign: str = "") -> list[str]:
+        return [f"{x:{sign}.{digits}f}" for x, digits in zip(values, TREE_DIGITS, strict=True)]
+
     rows, each = [["Method", *TREE_TITLES]], [["Task", "Method", *TREE_TITLES]]
-    for m, method in enumerate(methods):
-        cells = []
-        for values, n in zip(every, digits, strict=True):
-            first, last = values[:, m].mean(axis=0).T  # (seeds,)
-            cells.append(f"{mean_std(last, n)} ({seed_mean(last - first):+.{n}f})")
-        rows.append([method, *cells])
-    means = (f"{values.mean():.{n}f}" for values, n in zip(guesses, digits, strict=True))
-    rows.append(["chance", *means])
-    for t, tree in enumerate(trees):
-        for m, method in enumerate(methods):
-            cells = []
-            for values, n in zip(every, digits, strict=True):
-                first, last = seed_mean(values[t, m], 0)
-                cells.append(f"{last:.{n}f} (from {first:.{n}f})")
+    for method, values in zip(analysis.geometry, ends.mean(axis=1), strict=True):
+        changes = texts(seed_mean(values[:, 1] - values[:, 0], 0), "+")
+        final = map(mean_std, values[:, 1].T, TREE_DIGITS)
+        rows.append(
+            [method, *(f"{x} ({change})" for x, change in zip(final, changes, strict=True))]
+        )
+    rows.append(["chance", *texts(chances.mean(axis=0))])
+    for t, (tree, chance) in enumerate(zip(trees, chances, strict=True)):
+        for method, values in zip(analysis.geometry, seed_mean(ends[:, t], 1), strict=True):
+            first, last = map(texts, values)
+            cells = (f"{x} (from {before})" for before, x in zip(first, last, strict=True))
             each.append([tree.task.name, method, *cells])
-        chances = (f"{values[t]:.{n}f}" for values, n in zip(guesses, digits, strict=True))
-        each.append([tree.task.name, "chance", *chances])
+        each.append([tree.task.name, "chance", *texts(chance)])
     note = (
         "Chance: uniform guesses over the classes. TIE and LCA in edges, the others in percent. "
         f"{_listed(TREE_TITLES)}."

@@ -39,11 +39,17 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     pyplot()
     macros()
     out = Path(out)
-    _check_writable(out)
+    above = next(folder for folder in Path(os.path.abspath(out)).parents if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=above).close()
+    except OSError as error:
+        raise RunError(
+            f"{out} cannot be written: {above}: {error.strerror}; choose another --out."
+        ) from error
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink():
-        raise RunError(f"{out} is no folder; choose another --out.")
+        raise RunError(f"{out} is not a folder; choose another --out.")
     if not any(out.iterdir()):
         return
     try:
@@ -51,26 +57,9 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if not ours:
-        raise RunError(f"{out} holds something else than a report; choose another --out.")
+        raise RunError(f"{out} holds files that are not of a report; choose another --out.")
     if not replace:
         raise RunError(f"{out} holds a report already; --replace replaces it.")
-
-
-def _check_writable(out: Path) -> None:
-    """Refuses a folder beside which nothing can be written; reports are moved into place."""
-    above = Path(os.path.abspath(out)).parent
-    while not above.exists() and above != above.parent:
-        above = above.parent
-    if not above.is_dir():
-        raise RunError(f"{out} cannot be made: {above} is no folder; choose another --out.")
-    try:
-        with tempfile.TemporaryFile(dir=above):
-            pass
-    except OSError as error:
-        what = error.strerror or error
-        raise RunError(
-            f"{out} cannot be written in {above}: {what}; choose another --out."
-        ) from error
 
 
 def write_report(
@@ -115,7 +104,7 @@ def write_report(
         for name, table in all_tables(analysis, label).items():
             contents[f"tables/{name}.md"] = table.markdown()
             contents[f"tables/{name}.tex"] = table.latex()
-        contents[MARK] = _files.json_text(as_numbers(analysis, label))
+        contents[MARK] = _files.json_text(_numbers(analysis, label))
         for name, text in contents.items():  # no file can hold halves of surrogate pairs
             (partial / name).write_bytes(text.encode("utf8", "replace"))
         check_report(out, replace)  # another process may have written one meanwhile
@@ -123,57 +112,47 @@ def write_report(
     return out / "report.html"
 
 
-def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
-    """All that was measured, as plain data; NaN is null.
-
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      against: the method that drift is tested against.
-
-    Returns:
-      The content of ``analysis.json``.
-    """
+def _numbers(analysis: Analysis, against: str) -> dict[str, Any]:
+    """All measurements, for ``analysis.json``."""
     a, results = analysis, analysis.results
-    return _files.without_nan(
-        {
-            "kind": KIND,
-            "store": {"name": a.store.name, "fingerprint": a.store.fingerprint},
-            "versions": versions(),
-            "tasks": a.order,
-            "kinds": a.kinds,
-            "seeds": a.seeds,
-            "methods": a.methods,
-            "settings": a.settings,
-            "config": a.config,
-            "warnings": a.warnings,
-            "scores": {name: result.scores for name, result in results.items()},
-            "score_seeds": {name: result.seeds for name, result in results.items()},
-            "columns": {name: columns(result) for name, result in results.items()},
-            "drift": None if a.drift is None else _drift(a.drift, against),
-            "hierarchy": {
-                h.task.name: {
-                    "axes": ["method", "seed", "task end and final"],
-                    "scores": h.scores,
-                    "chance": h.chance,
-                    "radius": None if h.radius is None else dataclasses.asdict(h.radius),
-                }
-                for h in a.hierarchies
-            },
-            "hierarchy_methods": a.geometry,
-            "traversals": [
-                {
-                    "task": start.task.name,
-                    "row": start.row,
-                    "title": start.title,
-                    "paths": {
-                        method: {"all texts": paths[False], "entailing texts": paths[True]}
-                        for method, paths in start.paths.items()
-                    },
-                }
-                for start in a.starts
-            ],
-        }
-    )
+    return {
+        "kind": KIND,
+        "store": {"name": a.store.name, "fingerprint": a.store.fingerprint},
+        "versions": versions(),
+        "tasks": a.order,
+        "kinds": a.kinds,
+        "seeds": a.seeds,
+        "methods": a.methods,
+        "settings": a.settings,
+        "config": a.config,
+        "warnings": a.warnings,
+        "scores": {name: result.scores for name, result in results.items()},
+        "score_seeds": {name: result.seeds for name, result in results.items()},
+        "columns": {name: columns(result) for name, result in results.items()},
+        "drift": None if a.drift is None else _drift(a.drift, against),
+        "hierarchy": {
+            h.task.name: {
+                "axes": ["method", "seed", "task end and final"],
+                "scores": h.scores,
+                "chance": h.chance,
+                "radius": None if h.radius is None else dataclasses.asdict(h.radius),
+            }
+            for h in a.hierarchies
+        },
+        "hierarchy_methods": a.geometry,
+        "traversals": [
+            {
+                "task": start.task.name,
+                "row": start.row,
+                "title": start.title,
+                "paths": {
+                    method: {"all texts": paths[False], "entailing texts": paths[True]}
+                    for method, paths in start.paths.items()
+                },
+            }
+            for start in a.starts
+        ],
+    }
 
 
 def _drift(drift: Drift, against: str) -> dict[str, Any]:

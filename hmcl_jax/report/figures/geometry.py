@@ -29,61 +29,49 @@ def draw_drift(drift: Drift, path: Paths, against: str = "vanilla") -> None:
     Without the method to compare with in `drift`, no reduction is written.
     """
     looks = style.looks(drift.methods)
-    few = len(drift.methods) <= FEW
-    heights = [0.19 * len(drift.tasks) * few + 0.01, 0.21 * len(drift.methods) + 0.1]
+    few = len(looks) <= FEW
+    heights = [0.19 * len(drift.tasks) + 0.01, 0.21 * len(looks) + 0.1][-2 if few else -1 :]
     with style.sheet(path) as plt:
-        figure, axes = plt.subplots(
-            *(2 if few else 1, 4),
-            figsize=(WIDTH, sum(heights) + 1.5),
-            layout="constrained",
-            squeeze=False,
-            sharey="row",
-            sharex="col",
-            height_ratios=heights if few else None,
-        )
+        size, extra = (WIDTH, 0), sum(heights) + (1.5 if few else 1.51)
+        shared = {"sharey": "row", "sharex": "col", "height_ratios": heights}
+        figure, panels, _ = style.grid(plt, 4 * len(heights), 4, size, extra, **shared)
         most = max(map(len, (*drift.tasks, *drift.methods)))  # long names leave little room
-        for measure, label in enumerate(AXES.values()):
+        for measure, (axes, label) in enumerate(zip(panels[-4:], AXES.values(), strict=True)):
             if few:
-                _task_rows(axes[0, measure], drift, measure, looks)
-            _method_rows(axes[-1, measure], drift, measure, looks, against)
-            axes[-1, measure].set_xlabel(label, fontsize=7)
-            axes[-1, measure].set_xlim(left=0)
-            axes[-1, measure].locator_params(axis="x", nbins=3 if most < 20 else 2)
-        style.name_rows(axes[-1, 0], [short(name, LABEL) for name in drift.methods])
+                _task_rows(panels[measure], drift, measure, looks)
+            _method_rows(axes, drift, measure, looks, against)
+            axes.set_xlabel(label, fontsize=7)
+            axes.set_xlim(left=0)
+            axes.locator_params(axis="x", nbins=3 if most < 20 else 2)
+        for axes in panels:
+            style.rules(axes)
+            axes.tick_params(axis="y", length=0)
+        style.name_rows(panels[-4], [short(name, LABEL) for name in looks])
         if few:
             marks = [" (R)" if kind == "retrieval" else "" for kind in drift.kinds]
             names = [f"{short(n)}{mark}" for n, mark in zip(drift.tasks, marks, strict=True)]
-            style.name_rows(axes[0, 0], names)
+            style.name_rows(panels[0], names)
             style.legend(figure, looks)
         else:
-            look: dict[str, Any] = {"color": INK, "linestyle": ""}
-            dot = plt.Line2D([], [], marker=".", alpha=0.5, label="one old task", **look)
-            mean = plt.Line2D([], [], marker="o", label="mean of the old tasks", **look)
+            ink: dict[str, Any] = {"color": INK, "linestyle": ""}
+            dot = plt.Line2D([], [], marker=".", alpha=0.5, label="one old task", **ink)
+            mean = plt.Line2D([], [], marker="o", label="mean of the old tasks", **ink)
             style.legend(figure, {}, [dot, mean])
         title = "Drift from the end of each task to the end of the stream; lower is better"
-        if against in drift.methods:
+        if against in looks:
             title += f"\n(percent: change of the mean against {short(against)})"
         figure.suptitle(title)
 
 
 def _task_rows(axes: Any, drift: Drift, measure: int, looks: Mapping[str, Look]) -> None:
-    count = len(drift.methods)
     for index, look in enumerate(looks.values()):
         values = drift.values[index, :, :, measure]
-        rows = np.arange(len(drift.tasks)) + (index - (count - 1) / 2) * 0.6 / count
-        axes.errorbar(
-            *(seed_mean(values, 0), rows),
-            xerr=seed_std(values, axis=0),
-            linestyle="",
-            markersize=3.5,
-            elinewidth=0.7,
-            **look._asdict(),
-        )
+        rows = np.arange(len(drift.tasks)) + (index - (len(looks) - 1) / 2) * 0.6 / len(looks)
+        marks = {"linestyle": "", "markersize": 3.5, "elinewidth": 0.7, **look._asdict()}
+        axes.errorbar(seed_mean(values, 0), rows, xerr=seed_std(values, axis=0), **marks)
     for row, kind in enumerate(drift.kinds):
         if kind == "retrieval":
             axes.axhspan(row - 0.5, row + 0.5, color=INK, alpha=0.07, linewidth=0, zorder=0)
-    style.rules(axes)
-    axes.tick_params(axis="y", length=0)
 
 
 def _method_rows(
@@ -91,32 +79,22 @@ def _method_rows(
 ) -> None:
     mean = drift.mean()[..., measure]
     cut = seed_mean(drift.reduction(against)[..., measure], 1) if against in looks else None
+    edge = {"markersize": 6, "capsize": 2, "markeredgecolor": INK, "markeredgewidth": 0.6}
     for row, (name, look) in enumerate(looks.items()):
         tasks = seed_mean(drift.values[row, :, :, measure], 0)
         axes.plot(tasks, np.full(len(tasks), row), ".", color=look.color, alpha=0.45, markersize=4)
-        axes.errorbar(
-            *(seed_mean(mean[row]), row),
-            xerr=float(seed_std(mean[row])),
-            markersize=6,
-            capsize=2,
-            markeredgecolor=INK,
-            markeredgewidth=0.6,
-            **look._asdict(),
-        )
+        middle, error = seed_mean(mean[row]), float(seed_std(mean[row]))
+        axes.errorbar(middle, row, xerr=error, **edge, **look._asdict())
         if cut is not None and name != against and np.isfinite(cut[row]):
             style.beside_row(axes, row, f"{-100 * cut[row]:+.0f} %", x=1.0)
-    style.rules(axes)
-    axes.tick_params(axis="y", length=0)
 
 
 def draw_norms(drift: Drift, path: Paths) -> None:
     """Draws how the norms of old anchors changed: distributions of final over task-end norm."""
     looks = style.looks(drift.methods)
     with style.sheet(path) as plt:
-        size = (WIDTH, 0.5 + 0.32 * len(looks))
-        figure, panels, _ = style.grid(
-            *(plt, len(drift.norms), 3, size, 0.9), sharex=True, sharey=True
-        )
+        size, shared = (WIDTH, 0.5 + 0.32 * len(looks)), {"sharex": True, "sharey": True}
+        figure, panels, _ = style.grid(plt, len(drift.norms), 3, size, 0.9, **shared)
         known = [norms.ratios[np.isfinite(norms.ratios)] for norms in drift.norms.values()]
         low, high = np.quantile(np.concatenate([*known, np.ones(1)]), [0.001, 0.999])
         room = max(0.02, 0.05 * (high - low))
@@ -139,7 +117,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                 style.beside_row(axes, row, f"{median:.4f}", size=7)
             axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
             axes.set_title(f"{short(modality)} (at the right: median)")
-            axes.tick_params(axis="y", length=0)
+            axes.yaxis.set_tick_params(length=0)
             axes.tick_params(labelbottom=True)
             style.rules(axes)
         panels[0].set_xlim(low, high)
@@ -163,28 +141,20 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
         height = 2.45 if len(tree.methods) > 1 else 4.2
         figure, panels, _ = style.grid(plt, len(tree.methods), 3, (WIDTH, height), 1.4)
         scale = plt.Normalize(tree.depths.min(), max(tree.depths.max(), tree.depths.min() + 1))
-        rings = [
-            r for r in MaxNLocator(4).tick_values(inner, high) if inner + 0.1 * width < r <= high
-        ]
+        ticks = np.asarray(MaxNLocator(4).tick_values(inner, high))
+        rings = ticks[(ticks > inner + 0.1 * width) & (ticks <= high)]
         crowded = len(tree.names) > 60
         for index, (axes, name) in enumerate(zip(panels, tree.methods, strict=True)):
             first, last = (_plane(side[index], inner) for side in (tree.before, tree.after))
             for ring in rings:
-                axes.add_patch(
-                    plt.Circle((0, 0), ring - inner, fill=False, ec=INK, lw=0.5, alpha=0.25)
-                )
-                look = {"fontsize": 6, "zorder": 5, "alpha": 0.75, "ha": "center", "va": "bottom"}
-                axes.text(0, ring - inner, f"{ring:.3g}", **look)
+                circle = plt.Circle((0, 0), ring - inner, fill=False, ec=INK, lw=0.5, alpha=0.25)
+                axes.add_patch(circle)
+                where = {"ha": "center", "va": "bottom", "zorder": 5}
+                axes.text(0, ring - inner, f"{ring:.3g}", fontsize=6, alpha=0.75, **where)
             children = np.flatnonzero(tree.parents >= 0)
-            edges = np.stack([last[children], last[tree.parents[children]]], axis=1)
-            moves = np.stack([first, last], axis=1)
-            for lines, look in (
-                (edges, {"linewidth": 0.6, "alpha": 0.3, "color": INK}),
-                (moves, {"linewidth": 0.7, "alpha": 0.8, "color": "#E69F00"}),
-            ):
-                gaps = np.full((len(lines), 1, 2), np.nan)
-                joined = np.concatenate([lines, gaps], axis=1).reshape(-1, 2)
-                axes.plot(*joined.T, zorder=1, **look)
+            parents = tree.parents[children]
+            _lines(axes, last[children], last[parents], linewidth=0.6, alpha=0.3, color=INK)
+            _lines(axes, first, last, linewidth=0.7, alpha=0.8, color="#E69F00")
             if not crowded:
                 axes.plot(*first.T, "o", mfc="none", mec=INK, mew=0.4, markersize=2.5, alpha=0.6)
             for depth in np.unique(tree.depths):
@@ -196,9 +166,8 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
                 f"pair. {100 * tree.pair_change[index]:.1f} %",
                 fontsize=7.5,
             )
-            axes.set_xlim(-1.05 * width, 1.05 * width)
-            axes.set_ylim(-1.05 * width, 1.05 * width)
-            axes.set_aspect("equal")
+            edge = 1.05 * width
+            axes.set(xlim=(-edge, edge), ylim=(-edge, edge), aspect="equal")
             axes.axis("off")
         _names(panels[0], _plane(tree.after[0], inner), tree, width, 10 if crowded else 40)
         bar = style.colour_bar(figure, panels, plt.cm.ScalarMappable(scale, "viridis"), 0.6)
@@ -221,6 +190,12 @@ def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
     return (radius - inner)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
+def _lines(axes: Any, first: np.ndarray, last: np.ndarray, **look: Any) -> None:
+    """Many lines as one with gaps, which keeps files small."""
+    ends = np.stack([first, last, np.full(first.shape, np.nan)], axis=1)
+    axes.plot(*ends.reshape(-1, 2).T, zorder=1, **look)
+
+
 def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float, most: int) -> None:
     """Names points at the top of the tree, as far as names do not cover each other."""
     taken: list[tuple[float, float]] = []
@@ -241,9 +216,8 @@ def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title
     """
     first: dict[str, Any] = {"color": INK, "linestyle": "--", "alpha": 0.7}
     with style.sheet(path) as plt:
-        figure, panels, across = style.grid(
-            *(plt, len(methods), 3, (WIDTH, 1.65), 0.95), sharex=True, sharey=True
-        )
+        shared = {"sharex": True, "sharey": True}
+        figure, panels, across = style.grid(plt, len(methods), 3, (WIDTH, 1.65), 0.95, **shared)
         looks = style.looks(methods).items()
         for index, (axes, (name, look)) in enumerate(zip(panels, looks, strict=True)):
             last = {"markersize": 4, **look._asdict()}
@@ -262,12 +236,10 @@ def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title
                 axes.set_ylabel("mean radius", fontsize=7)
         for axes in panels[-across:]:
             axes.set_xlabel("depth in the class tree", fontsize=7)
-        counts = ", ".join(
-            f"{depth}:\N{NO-BREAK SPACE}{count}"
-            for depth, count in zip(radius.depths, radius.counts, strict=True)
-        )
+        pairs = zip(radius.depths, radius.counts, strict=True)
         counts = style.wrapped(
-            f"rank correlation of radius with depth: task end → final; names by depth: {counts}"
+            "rank correlation of radius with depth: task end → final; names by depth: "
+            + ", ".join(f"{depth}:\N{NO-BREAK SPACE}{count}" for depth, count in pairs)
         )
         before = plt.Line2D([], [], label="end of the task", **first)
         after = plt.Line2D([], [], color=INK, marker="o", markersize=4, label="end of the stream")

@@ -1,5 +1,7 @@
 """Figures of scores: change from stage to stage, methods side by side, fine-grained retrieval."""
 
+import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -34,18 +36,16 @@ def draw_stages(
 
         side = 2.0 if len(methods) > 1 else 3.4
         width = WIDTH if len(methods) > 1 else 5.2
-        figure, panels, across = style.grid(
-            *(plt, len(methods), 3, (width, side + 0.2), 1.1), sharex=True, sharey=True
-        )
-        scale = plt.Normalize(-limit, limit)
-        colours = plt.get_cmap("RdBu")
+        size, shared = (width, side + 0.2), {"sharex": True, "sharey": True}
+        figure, panels, across = style.grid(plt, len(methods), 3, size, 1.1, **shared)
+        scale = plt.cm.ScalarMappable(plt.Normalize(-limit, limit), "RdBu")
         labels = [
             f"{short(name, 18)}{' (R)' if kind == 'retrieval' else ''} {i}"
             for i, (name, kind) in enumerate(zip(tasks, kinds, strict=True), 1)
         ]
         unknown = False
         for axes, (name, values) in zip(panels, change.items(), strict=True):
-            cells = colours(scale(np.where(np.isnan(values), 0, values)))
+            cells = scale.to_rgba(np.where(np.isnan(values), 0, values))
             cells[np.isnan(values)] = (0.5, 0.5, 0.5, 0.45)
             cells[~seen] = (0.5, 0.5, 0.5, 0.22)
             axes.imshow(cells.swapaxes(0, 1), aspect="equal")
@@ -65,7 +65,6 @@ def draw_stages(
         for axes in panels[-across:]:
             axes.set_xlabel("after task (stage t)")
             axes.tick_params(labelbottom=True)
-        scale = plt.cm.ScalarMappable(scale, colours)
         extend = "both" if clipped else "neither"
         bar = style.colour_bar(figure, panels, scale, 0.75, extend=extend)
         bar.set_label(
@@ -148,17 +147,10 @@ def draw_retrieval(
     ways = (f"{general} to {specific}", f"{specific} to {general}")
     ink = {"color": INK, "linestyle": "solid"}
     with style.sheet(path) as plt:
-        figure, axes = plt.subplots(
-            *(len(tasks), 2),
-            figsize=(WIDTH, 1.15 * len(tasks) + 0.9),
-            layout="constrained",
-            squeeze=False,
-            sharex=True,
-            sharey="row",
-        )
+        shared = {"sharex": True, "sharey": "row"}
+        figure, panels, _ = style.grid(plt, 2 * len(tasks), 2, (WIDTH, 1.15), 0.9, **shared)
         wide = 0.84 / len(looks)
-        for (row, way), panel in np.ndenumerate(axes):
-            task = list(tasks)[row]
+        for panel, (task, way) in zip(panels, itertools.product(tasks, (0, 1)), strict=True):
             for number, (name, look) in enumerate(looks.items()):
                 final, learned = (
                     100 * np.array([stage[task][f"{DIRECTIONS[way]}_r{k}"] for k in RECALLS])
@@ -176,11 +168,10 @@ def draw_retrieval(
             if not way:
                 panel.set_ylabel("%")
             panel.set_title(f"{short(tasks[task])}: {ways[way]}", fontsize=7.5, loc="left", pad=2)
-        for row in axes:  # its panels share their scale
-            row[0].set_ylim(0, 1.06 * max(panel.dataLim.y1 for panel in row))
-        handles = [
-            plt.Rectangle((0, 0), 1, 1, color=c, label=short(n)) for n, (c, _) in looks.items()
-        ]
+        for pair in zip(panels[::2], panels[1::2], strict=True):  # they share their scale
+            pair[0].set_ylim(0, 1.06 * max(panel.dataLim.y1 for panel in pair))
+        square = functools.partial(plt.Rectangle, (0, 0), 1, 1)
+        handles = [square(color=look.color, label=short(name)) for name, look in looks.items()]
         handles.append(plt.Line2D([], [], color=INK, label="right after its task"))
         style.legend(figure, {}, handles)
         figure.suptitle(

@@ -48,12 +48,7 @@ def pyplot() -> Any:
 
 
 class Look(NamedTuple):
-    """How a method is drawn.
-
-    Attributes:
-      color: of lines and areas.
-      marker: of points.
-    """
+    """How a method is drawn: the colour of lines and areas, and the marker of points."""
 
     color: str
     marker: str
