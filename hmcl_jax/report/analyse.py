@@ -25,6 +25,7 @@ from hmcl_jax.report.results import SavedResults, read_results, without_stopped
 from hmcl_jax.report.traversals import Paths, Start, choose_starts, measure_traversals
 
 Listener = Callable[[str, int, int], None]
+NORM_ANCHORS = 500  # test samples per task, for norms
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,13 +34,11 @@ class Analysis:
 
     Attributes:
       store: the stream.
-      methods: all, in the order in which they are shown.
+      runs: by method, as it is shown, in the order in which they are shown.
       order: names of the tasks, in the order of the runs.
       kinds: of the tasks.
       seeds: of the runs.
-      settings: of each method.
-      config: shared settings of each method's run.
-      results: by method, for those that are finished, over the seeds that were not stopped.
+      results: of the methods that are finished, over the seeds that were not stopped.
       saved: by folder, the file that its results are from.
       drift: of the methods that have all checkpoints; None if there is none.
       hierarchies: of each classification task with a tree, for the methods of `geometry`.
@@ -49,12 +48,10 @@ class Analysis:
     """
 
     store: Store
-    methods: tuple[str, ...]
+    runs: Mapping[str, SavedRun]
     order: tuple[str, ...]
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
-    settings: Mapping[str, Mapping[str, Any]]
-    config: Mapping[str, Mapping[str, Any]]
     results: Mapping[str, StreamResult]
     saved: Mapping[str, SavedResults]
     drift: Drift | None
@@ -62,6 +59,10 @@ class Analysis:
     starts: tuple[Start, ...]
     geometry: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self.runs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,7 +111,6 @@ def analyse(
     *,
     methods: Sequence[str] | None = None,
     anchors: int = 50,
-    norm_anchors: int = 500,
     pictures: int = 8,
     listener: Listener | None = None,
 ) -> Analysis:
@@ -122,7 +122,6 @@ def analyse(
       store: the stream that the runs are of.
       methods: names, as they are shown or as they are in the folders. Default: all.
       anchors: of each task, for drift.
-      norm_anchors: of each task, for norms.
       pictures: that traversals start from, at most.
       listener: called with a method and how many of how many are done.
 
@@ -149,8 +148,7 @@ def analyse(
     _checks.instance("store", store, Store, "a Store")
     if isinstance(folders, str | os.PathLike) or not folders:
         raise TypeError(f"folders must be a list of at least one folder, got {folders!r}.")
-    for name, value in (("anchors", anchors), ("norm_anchors", norm_anchors)):
-        _checks.integer(name, value, 1)
+    _checks.integer("anchors", anchors, 1)
     _checks.integer("pictures", pictures, 0)
     paths = tuple(map(Path, folders))
     runs, warnings = _read_runs(paths, store, methods)
@@ -160,7 +158,7 @@ def analyse(
     trees, unread = class_trees(tasks)
     warnings += unread
     starts, pool = choose_starts(store, tasks, pictures)
-    plan = _Plan(tasks, trees, starts, pool, float(store.K), (anchors, norm_anchors))
+    plan = _Plan(tasks, trees, starts, pool, float(store.K), (anchors, NORM_ANCHORS))
     if not trees and "classification" in (task.kind for task in tasks):
         warnings.append("No classification task has a class tree, so no hierarchy is measured.")
     if pictures and not starts:
@@ -192,12 +190,10 @@ def analyse(
         starts = ()
     return Analysis(
         store=store,
-        methods=tuple(runs),
+        runs=runs,
         order=first.order,
         kinds=tuple(task.kind for task in tasks),
         seeds=first.seeds,
-        settings={label: run.settings for label, run in runs.items()},
-        config={label: run.config for label, run in runs.items()},
         results=results,
         saved=saved,
         drift=join_drift(drifts) if drifts else None,
@@ -215,9 +211,8 @@ def _read_runs(
     folders: tuple[Path, ...], store: Store, methods: Sequence[str] | None
 ) -> tuple[dict[str, SavedRun], list[str]]:
     """Runs by the names they are shown with, and sentences on those that cannot be read."""
-    for folder in folders:
-        if not folder.is_dir():
-            raise RunError(f"there is no folder {folder}; give one of `hmcl run`.")
+    if absent := [folder for folder in folders if not folder.is_dir()]:
+        raise RunError(f"there is no folder {absent[0]}; give one of `hmcl run`.")
     listed = [
         (folder, prefix, method)
         for folder, prefix in zip(folders, _short_names(folders), strict=True)
@@ -271,10 +266,8 @@ def _read_scores(
                 _same_stream(saved, runs[label], store)
                 every[label] = saved.results[method]
             else:
-                missing = (
-                    f"{saved.path} does not hold them; name it in --methods too and run again with "
-                    "--resume."
-                )
+                remedy = "name it in --methods too and run again with --resume"
+                missing = f"{saved.path} does not hold them; {remedy}."
                 reason = saved.wrong.get(method, missing)
                 warnings.append(f"Scores of {label} are not shown. {reason}")
     results = {}
@@ -346,7 +339,7 @@ def compared_with(methods: Sequence[str], against: str) -> tuple[str, str]:
 
     Args:
       methods: as they are shown.
-      against: one of them, or a name that one or several of them have in their folders.
+      against: one of them, or its name within its folder.
 
     Returns:
       The method, and a sentence if it had to be chosen; `against` itself if there is none.
@@ -359,9 +352,5 @@ def compared_with(methods: Sequence[str], against: str) -> tuple[str, str]:
     fitting = [method for method in methods if method.endswith(f"/{against}")]
     if against in methods or not fitting:
         return against, ""
-    if len(fitting) == 1:
-        return fitting[0], ""
-    return fitting[0], (
-        f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; --against "
-        "names another."
-    )
+    note = f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; "
+    return fitting[0], f"{note}--against names another." if len(fitting) > 1 else ""

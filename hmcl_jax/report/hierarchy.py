@@ -1,7 +1,7 @@
 """Class trees of a stream: how far off wrong predictions are, and where the names in a tree lie."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,22 +29,22 @@ ROOT = "(all)"  # above trees that have no root of their own
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """The class tree of a task under some methods, at its end and at the end of the stream.
+    """The class tree of a task at its end and at the end of the stream.
 
-    Numbers of seeds that were stopped are NaN.
+    Numbers have leading axes ``(methods, seeds, 2)``, the last one for :data:`WHEN`; those of seeds
+    that were stopped are NaN.
 
     Attributes:
       task: itself.
       tree: of its classes.
-      scores: by measure of :func:`hmcl_jax.evaluation.hierarchy_scores`, ``(methods, seeds, 2)``:
-        task end and final.
-      radius: by depth, leading axes as in `scores`; None if the store has no points for the names.
+      scores: by measure of :func:`hmcl_jax.evaluation.hierarchy_scores`.
+      radius: by depth; None if the store has no points for the names.
       points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn.
     """
 
     task: Task
     tree: Tree
-    scores: Mapping[str, np.ndarray]
+    scores: Mapping[str, Any]
     radius: RadiusByDepth | None
     points: np.ndarray | None
 
@@ -74,7 +74,9 @@ def class_trees(tasks: Sequence[Task]) -> tuple[dict[str, Tree], list[str]]:
       {'cifar10': 13, 'qd-animals': 74, 'fashion': 13} []
     """
     trees, warnings = {}, []
-    for task in (task for task in tasks if task.kind == "classification"):
+    for task in tasks:
+        if task.kind != "classification":
+            continue
         rows = task.tree
         if not rows and all(OFFSET.fullmatch(c) or SENSE.fullmatch(c) for c in task.classes):
             try:
@@ -93,12 +95,8 @@ def _tree(rows: Sequence[tuple[str, str]], classes: Sequence[str]) -> Tree:
     """With a new root if the rows have none, or several."""
     children = {child for child, _ in rows}
     nodes = children | {parent for _, parent in rows}
-    if len(nodes - children) == 1 and nodes.issuperset(classes):
-        return make_tree(rows, classes)
-    root = ROOT
-    while root in nodes:
-        root = f"({root})"
-    return make_tree(rows, classes, root=root)
+    has_root = len(nodes - children) == 1 and nodes.issuperset(classes)
+    return make_tree(rows, classes, root=None if has_root else ROOT)
 
 
 def measure_hierarchy(
@@ -134,51 +132,41 @@ def measure_hierarchy(
         if (predicted < 0).any():
             raise ValueError(f"samples of {task.name} are near to no class: a head has overflowed")
         labels = np.asarray(task.arrays["test_labels"], np.int64)
-        scores = {
-            name: with_stopped(values, finished)
-            for name, values in hierarchy_scores(tree, predicted, labels).items()
-        }
+        scores = hierarchy_scores(tree, predicted, labels)
         radius, points = None, None
         if "tree_features" in task.arrays:
-            points = np.stack(
-                [_moved(h[task.general], task.arrays["tree_features"], K) for h in ends], axis=1
-            )
+            features = task.arrays["tree_features"]
+            points = np.stack([_moved(h[task.general], features, K) for h in ends], axis=1)
             radii = lorentz.distance_to_origin(points, K)
             radius = radius_by_depth(tree, radii, task.tree_names)
-            radius = dataclasses.replace(
-                radius,
-                means=with_stopped(radius.means, finished),
-                correlation=with_stopped(radius.correlation, finished),
-            )
-            points = with_stopped(points, finished) if task.name == drawn else None
-        measured.append(Hierarchy(task, tree, scores, radius, points))
+        if task.name != drawn:
+            points = None
+        own_numbers = Hierarchy(task, tree, scores, radius, points)
+        measured.append(_map_numbers(lambda x: with_stopped(x, finished), own_numbers))
     return tuple(measured)
 
 
 def join_hierarchies(parts: Sequence[tuple[Hierarchy, ...]]) -> tuple[Hierarchy, ...]:
     """Hierarchies that were measured method by method, with an axis of methods in front."""
-    joined = []
-    for group in zip(*parts, strict=True):
-        first, radius, points = group[0], group[0].radius, group[0].points
-        if radius is not None:
-            radius = dataclasses.replace(
-                radius,
-                means=np.stack([h.radius.means for h in group]),
-                correlation=np.stack([h.radius.correlation for h in group]),
-            )
-        if points is not None:
-            points = np.stack([h.points for h in group])
-        scores = {name: np.stack([h.scores[name] for h in group]) for name in first.scores}
-        joined.append(dataclasses.replace(first, scores=scores, radius=radius, points=points))
-    return tuple(joined)
+    groups = zip(*parts, strict=True)
+    return tuple(_map_numbers(lambda *values: np.stack(values), *group) for group in groups)
+
+
+def _map_numbers(f: Callable[..., np.ndarray], *group: Hierarchy) -> Hierarchy:
+    """Applies a function to the numbers of hierarchies of one task."""
+    scores = {name: f(*(h.scores[name] for h in group)) for name in group[0].scores}
+    radius, radii = None, [h.radius for h in group if h.radius is not None]
+    if radii:
+        means, correlation = f(*(r.means for r in radii)), f(*(r.correlation for r in radii))
+        radius = dataclasses.replace(radii[0], means=means, correlation=correlation)
+    points = None if group[0].points is None else f(*(h.points for h in group))
+    return dataclasses.replace(group[0], scores=scores, radius=radius, points=points)
 
 
 def _drawn(tasks: Sequence[Task], trees: Mapping[str, Tree]) -> str | None:
     """The task whose tree is drawn: of the old ones with points the first of the deepest."""
-    known = [t for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
-    if not known:
-        return None
-    return max(known, key=lambda task: int(trees[task.name].depths.max())).name
+    known = [t.name for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
+    return max(known, key=lambda name: int(trees[name].depths.max()), default=None)
 
 
 def _padded(features: Any) -> np.ndarray:

@@ -307,16 +307,16 @@ class _Report:
 
     def method_settings(self) -> Table:
         rows = [["Method", "Settings"]]
-        for method, settings in self.analysis.settings.items():
-            text = ", ".join(f"{key} = {_plain(value)}" for key, value in settings.items())
+        for method, run in self.analysis.runs.items():
+            text = ", ".join(f"{key} = {_plain(value)}" for key, value in run.settings.items())
             rows.append([method, text or "none"])
         return Table("Settings of each method", rows, "`hmcl methods` explains them.")
 
     def training_settings(self) -> dict[tuple[tuple[str, str], ...], list[str]]:
         """Methods by the settings that they share."""
         shared: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for method, config in self.analysis.config.items():
-            shared.setdefault(tuple(_flat(config)), []).append(method)
+        for method, run in self.analysis.runs.items():
+            shared.setdefault(tuple(_flat(run.config)), []).append(method)
         return shared
 
     def run_facts(self, saved: SavedResults) -> list[tuple[str, str]]:

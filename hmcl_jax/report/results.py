@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ COLUMNS = {
     "BWT": "mean over all tasks, the last one's 0 included, of final minus immediate score",
 }
 FILES = ("results.json", "table.md", "table.tex")
+SAVED = ("scores", "details", "losses", "seconds", "logs", "programs")  # of a StreamResult
 CONVENTION = (
     "Percent, mean and sample standard deviation over seeds. BWT is the mean over all T tasks "
     "(the last one's 0 included) of the final minus the immediate score; higher is better."
@@ -44,7 +45,7 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
     change = final - np.diagonal(R, axis1=1, axis2=2)
 
     def mean(values: np.ndarray, kind: str) -> np.ndarray:
-        chosen = np.array([k == kind for k in result.kinds])
+        chosen = np.array(result.kinds) == kind
         return values[:, chosen].mean(axis=1) if chosen.any() else np.full(len(values), np.nan)
 
     by_column = {
@@ -104,15 +105,9 @@ def stopped_notes(results: Mapping[str, StreamResult]) -> str:
 
 
 def mean_std(values: Any, digits: int = 2, scale: float = 1.0) -> str:
-    """Mean and sample standard deviation over seeds, as text.
+    """Mean and sample standard deviation over seeds as text, without those that are NaN.
 
-    Args:
-      values: one per seed; NaN for one that was stopped.
-      digits: behind the point.
-      scale: that they are multiplied with.
-
-    Returns:
-      The text; the mean alone for one seed, empty for none.
+    The mean alone for one seed, empty for none.
 
     Example:
       >>> from hmcl_jax.report.results import mean_std
@@ -166,13 +161,12 @@ def latex_table(results: Mapping[str, StreamResult]) -> str:
         r"\midrule",
     ]
     for number, (name, *cells) in enumerate(method_rows(results)[1:]):
-        written = []
-        for column, cell in enumerate(cells):
+        written = [name.replace("_", r"\_")]
+        for cell, winner in zip(cells, best, strict=True):
             cell = cell.replace(" ± ", r"\pm")
-            if cell and best[column] == number:
-                cell = rf"\mathbf{{{cell}}}"
-            written.append(f"${cell}$" if cell else "--")
-        lines.append(" & ".join([name.replace("_", r"\_"), *written]) + r" \\")
+            bold = rf"\mathbf{{{cell}}}" if winner == number else cell
+            written.append(f"${bold}$" if cell else "--")
+        lines.append(" & ".join(written) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
@@ -221,7 +215,7 @@ def write_results(
     """
     first = next(iter(results.values()))
     numbers = {
-        "about": dict(about),
+        "about": about,
         "convention": CONVENTION,
         "columns": COLUMNS,
         "versions": versions(),
@@ -233,10 +227,7 @@ def write_results(
                 "settings": dict(result.settings),
                 "stopped": [dataclasses.asdict(stop) for stop in result.stopped],
                 "columns": columns(result),
-                **{
-                    key: getattr(result, key)
-                    for key in ("scores", "details", "losses", "seconds", "logs", "programs")
-                },
+                **{key: getattr(result, key) for key in SAVED},
             }
             for name, result in results.items()
         },
@@ -260,16 +251,15 @@ def write_files(out: str | Path, contents: Mapping[str, str]) -> list[Path]:
     return [out / name for name in contents]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SavedResults:
-    """The results of some methods on a stream, read from ``results.json``.
+class SavedResults(NamedTuple):
+    """The contents of ``results.json``.
 
     Attributes:
       path: of the file.
       about: config, store and times, as they were written.
-      versions: of the packages that made them.
+      versions: of the packages that made the results.
       results: by method, without heads.
-      wrong: by method that is not in `results`: what is wrong with its scores, and the remedy.
+      wrong: by method with incomplete scores: a sentence with the remedy.
     """
 
     path: Path
@@ -280,13 +270,7 @@ class SavedResults:
 
 
 def read_results(folder: str | os.PathLike[str]) -> SavedResults:
-    """Reads the results in a folder of runs.
-
-    Args:
-      folder: that holds ``results.json``.
-
-    Returns:
-      A :class:`SavedResults`. Methods whose scores lack some numbers are left out.
+    """Reads ``results.json`` in a folder of runs.
 
     Raises:
       RunError: if the file is missing or damaged; it says what to do.
@@ -326,14 +310,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
 
 
 def stream_of(folder: str | os.PathLike[str]) -> str | None:
-    """The stream that results were made on, even if their numbers are damaged.
-
-    Args:
-      folder: that holds ``results.json``.
-
-    Returns:
-      The value of ``--stream``, or None if the file does not say it.
-    """
+    """The ``--stream`` that ``results.json`` names, even if its numbers are damaged, or None."""
     try:
         content = json.loads((Path(folder) / "results.json").read_text("utf8"))
         stream = content["about"]["experiment"]["stream"]

@@ -1,8 +1,9 @@
 """Traversals from pictures to the root, at the end of their task and at the end of the stream."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,16 +64,19 @@ def choose_starts(
         return (), None
     old = [task for task in tasks[:-1] or tasks if task.general == pool.modality]
     usable = [task for task in old if len(task.arrays.get("thumbnail_rows", ()))] or old
-    count = min(TASKS, len(usable), pictures)
-    if count == 0:
-        return (), pool
-    chosen = np.unique(np.linspace(0, len(usable) - 1, count).round().astype(int))
+    chosen = _spread(usable, min(TASKS, pictures))
     starts = [
-        Start(task, row, _title(task, row), task.thumbnail(row))
-        for task in (usable[index] for index in chosen)
-        for row in _rows(task, pictures // len(chosen))
+        Start(task, int(row), _title(task, row), task.thumbnail(row))
+        for task in chosen
+        for row in _spread(_rows(task), pictures // len(chosen))
     ]
     return tuple(starts), pool
+
+
+def _spread(values: Any, count: int) -> list[Any]:
+    """At most `count` of some values, far apart."""
+    count = min(count, len(values))
+    return [values[i] for i in np.linspace(0, len(values) - 1, count).round().astype(int)]
 
 
 def _samples(task: Task) -> np.ndarray:
@@ -80,11 +84,10 @@ def _samples(task: Task) -> np.ndarray:
     return task.arrays[f"test_{kind}"]
 
 
-def _rows(task: Task, count: int) -> Iterator[int]:
-    """Some samples, far apart in the test part, that have pictures if any have."""
-    known = np.sort(np.asarray(task.arrays.get("thumbnail_rows", np.zeros(0, int))))
-    rows = known if len(known) else np.arange(len(_samples(task)))
-    return map(int, rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)])
+def _rows(task: Task) -> np.ndarray:
+    """The samples of the test part that have pictures; all if none has."""
+    known = np.sort(task.arrays.get("thumbnail_rows", []))
+    return known if len(known) else np.arange(len(_samples(task)))
 
 
 def _title(task: Task, row: int) -> str:
@@ -92,12 +95,11 @@ def _title(task: Task, row: int) -> str:
         return task.classes[int(task.arrays["test_labels"][row])]
     pairs = task.arrays["test_pairs"]
     captions = pairs[pairs[:, 0] == row, 1]
-    tree = task.arrays.get("tree_features")
-    if len(captions) and tree is not None:
-        caption = task.arrays["test_general"][int(captions[0])]
-        same = np.flatnonzero((np.asarray(tree) == np.asarray(caption)).all(axis=1))
-        if same.size:
-            return task.tree_names[int(same[0])]
+    if len(captions) and "tree_features" in task.arrays:
+        caption = np.asarray(task.arrays["test_general"][captions[0]])
+        same = (np.asarray(task.arrays["tree_features"]) == caption).all(axis=1)
+        if same.any():
+            return task.tree_names[int(same.argmax())]
     return f"picture {row} of {task.name}"
 
 
@@ -110,35 +112,17 @@ def measure_traversals(
     K: float,
     kappa: float,
 ) -> list[Paths]:
-    """The traversals from some pictures under the heads of one seed.
-
-    Args:
-      heads: after each task, ``{modality: W}``.
-      tasks: of the stream in their order.
-      starts: the pictures, those of one task together.
-      pool: texts to look for.
-      K: squared radius of the hyperboloid.
-      kappa: sets the minimum radius of the cones.
-
-    Returns:
-      Paths from each picture.
-    """
+    """The traversals from some pictures under the heads of one seed after each task."""
     order = [task.name for task in tasks]
     measured: list[Paths] = []
     for name, group in itertools.groupby(starts, key=lambda start: start.task.name):
         number, rows = order.index(name), [start.row for start in group]
         task, ends = tasks[number], dict(zip(WHEN, (heads[number], heads[-1]), strict=True))
         features = np.asarray(_samples(task)[rows])
-        walks = {
-            entailing: compare_heads(
-                *(ends, features, pool),
-                modality=task.specific,
-                K=K,
-                kappa=kappa,
-                entailing=entailing,
-            )
-            for entailing in (False, True)
-        }
+        compare = functools.partial(
+            compare_heads, ends, features, pool, modality=task.specific, K=K, kappa=kappa
+        )
+        walks = {entailing: compare(entailing=entailing) for entailing in (False, True)}
         measured += [
             {key: tuple(found[when].path(i) for when in WHEN) for key, found in walks.items()}
             for i in range(len(rows))
