@@ -9,7 +9,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,8 @@ import numpy as np
 from hmcl_jax import _checks
 from hmcl_jax.continual import RunError, SavedRun, Stopped, StreamResult, read_runs
 from hmcl_jax.continual.run_reader import run_names
-from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation import Drift, Pool, Tree, join_drift, measure_drift
+from hmcl_jax.data.store import Store
+from hmcl_jax.evaluation import Drift, join_drift, measure_drift
 from hmcl_jax.report.hierarchy import Hierarchy, class_trees, join_hierarchies, measure_hierarchy
 from hmcl_jax.report.results import SavedResults, read_results, without_stopped
 from hmcl_jax.report.traversals import Paths, Start, choose_starts, measure_traversals
@@ -63,46 +62,6 @@ class Analysis:
     @property
     def methods(self) -> tuple[str, ...]:
         return tuple(self.runs)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Plan:
-    """The measurements to take for every run."""
-
-    tasks: Sequence[Task]
-    trees: Mapping[str, Tree]
-    starts: tuple[Start, ...]
-    pool: Pool | None
-    K: float
-    counts: tuple[int, int]
-
-    def measure(
-        self, label: str, run: SavedRun
-    ) -> tuple[Drift | None, tuple[Hierarchy, ...], list[Paths]]:
-        """Drift, hierarchies and traversals of one run."""
-        heads: list[dict[str, Any]] = [
-            {modality: jnp.asarray(W) for modality, W in run.heads(number).items()}
-            for number in range(1, len(self.tasks) + 1)
-        ]
-        # Heads of seeds that were stopped are NaN.
-        finished = np.all([np.isfinite(W).all(axis=(1, 2)) for W in heads[-1].values()], axis=0)
-        if not finished.any():
-            raise ValueError("all its seeds were stopped")
-        kappa = float(run.config.get("kappa", 0.1))
-        drift = None
-        if len(self.tasks) > 1:
-            drift = measure_drift(
-                *(label, heads, self.tasks, run.seeds), K=self.K, kappa=kappa, counts=self.counts
-            )
-            _check_finite(drift, finished)
-        hierarchies = measure_hierarchy(heads, self.tasks, self.trees, finished, self.K)
-        paths: list[Paths] = []
-        if self.pool is not None:
-            of_seed = jax.tree.map(lambda W: W[int(finished.argmax())], heads)
-            paths = measure_traversals(
-                of_seed, self.tasks, self.starts, self.pool, K=self.K, kappa=kappa
-            )
-        return drift, hierarchies, paths
 
 
 def analyse(
@@ -157,12 +116,34 @@ def analyse(
     tasks = [store[name] for name in first.order]
     trees, unread = class_trees(tasks)
     warnings += unread
-    starts, pool = choose_starts(store, tasks, pictures)
-    plan = _Plan(tasks, trees, starts, pool, float(store.K), (anchors, NORM_ANCHORS))
+    starts = choose_starts(store, tasks, pictures)
     if not trees and "classification" in (task.kind for task in tasks):
         warnings.append("No classification task has a class tree, so no hierarchy is measured.")
     if pictures and not starts:
         warnings.append("The store holds no names to look for, so there are no traversals.")
+
+    def measure(
+        label: str, run: SavedRun
+    ) -> tuple[Drift | None, tuple[Hierarchy, ...], list[Paths]]:
+        steps = (run.heads(number) for number in range(1, len(tasks) + 1))
+        heads = [{modality: jnp.asarray(W) for modality, W in step.items()} for step in steps]
+        # Heads of seeds that were stopped are NaN.
+        finished = np.all([np.isfinite(W).all(axis=(1, 2)) for W in heads[-1].values()], axis=0)
+        if not finished.any():
+            raise ValueError("all its seeds were stopped")
+        K, kappa = float(store.K), float(run.config.get("kappa", 0.1))
+        drift = None
+        if len(tasks) > 1:
+            counts = (anchors, NORM_ANCHORS)
+            drift = measure_drift(label, heads, tasks, run.seeds, K=K, kappa=kappa, counts=counts)
+            numbers = np.concatenate([drift.values, drift.cones], axis=-1)[0, finished]
+            if (wrong := ~np.isfinite(numbers).all(axis=(0, 2))).any():
+                task = drift.tasks[int(wrong.argmax())]
+                raise ValueError(f"its drift on {task} is not finite: a head has overflowed")
+        hierarchies = measure_hierarchy(heads, tasks, trees, finished, K)
+        of_seed = jax.tree.map(lambda W: W[int(finished.argmax())], heads)
+        return drift, hierarchies, measure_traversals(of_seed, tasks, starts, store, kappa)
+
     measured = {}
     for number, (label, run) in enumerate(runs.items()):
         if listener is not None:
@@ -171,23 +152,17 @@ def analyse(
         try:
             if label not in results:
                 warnings += _stopped(label, run.stopped(), len(run.seeds))
-            measured[label] = plan.measure(label, run)
+            measured[label] = measure(label, run)
         except RunError as error:
             warnings.append(f"{not_shown}. {error}")
-        except (ValueError, FloatingPointError) as error:
-            overflow = isinstance(error, FloatingPointError)
-            remedy = "run it again with a lower learning rate, or " if overflow else ""
+        except ValueError as error:
             reason = str(error).rstrip(".")
-            warnings.append(
-                f"{not_shown}: {reason} ({run.path}); {remedy}leave it out with --methods."
-            )
+            warnings.append(f"{not_shown}: {reason} ({run.path}); leave it out with --methods.")
     if len(tasks) < 2:
         warnings.append("This stream has one task only; drift is measured on tasks before others.")
     if not measured and not results:
         raise RunError(" ".join(warnings))
     drifts = [drift for drift, _, _ in measured.values() if drift is not None]
-    if not measured:
-        starts = ()
     return Analysis(
         store=store,
         runs=runs,
@@ -200,7 +175,7 @@ def analyse(
         hierarchies=join_hierarchies([trees for _, trees, _ in measured.values()]),
         starts=tuple(
             dataclasses.replace(start, paths={m: paths[i] for m, (_, _, paths) in measured.items()})
-            for i, start in enumerate(starts)
+            for i, start in enumerate(starts if measured else ())
         ),
         geometry=tuple(measured),
         warnings=tuple(warnings),
@@ -303,15 +278,6 @@ def _stopped(label: str, stopped: Sequence[Stopped], seeds: int) -> list[str]:
     left = seeds - len(stopped)
     rest = f"all numbers of {label} are over the other {left}" if left else "no other is left"
     return [f"{label}: {'; '.join(map(str, stopped))}. It is left out, and {rest}."]
-
-
-def _check_finite(drift: Drift, finished: np.ndarray) -> None:
-    """Refuses drift that is not finite although the heads are."""
-    numbers = np.concatenate([drift.values, drift.cones], axis=-1)[0, finished]
-    wrong = ~np.isfinite(numbers).all(axis=(0, 2))
-    if wrong.any():
-        task = drift.tasks[int(wrong.argmax())]
-        raise FloatingPointError(f"its drift on {task} is not finite: a head has overflowed")
 
 
 def _short_names(folders: tuple[Path, ...]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation import Pool, compare_heads, store_pool
+from hmcl_jax.evaluation import compare_heads, store_pool
 from hmcl_jax.report.hierarchy import WHEN
 
 TASKS = 4  # that pictures are taken from
@@ -37,9 +37,7 @@ class Start:
     paths: Mapping[str, Paths] = dataclasses.field(default_factory=dict)
 
 
-def choose_starts(
-    store: Store, tasks: Sequence[Task], pictures: int
-) -> tuple[tuple[Start, ...], Pool | None]:
+def choose_starts(store: Store, tasks: Sequence[Task], pictures: int) -> tuple[Start, ...]:
     """Pictures of some old tasks, spread over the stream; those with thumbnails first.
 
     Args:
@@ -48,20 +46,20 @@ def choose_starts(
       pictures: how many, at most.
 
     Returns:
-      The pictures, those of one task together, and the texts to look for; None if there are none.
+      The pictures, those of one task together; none if the store has no names to look for.
 
     Example:
       >>> import hmcl_jax
       >>> from hmcl_jax.report.traversals import choose_starts
       >>> store = hmcl_jax.load_pocket()
-      >>> starts, pool = choose_starts(store, store.tasks, 4)
+      >>> starts = choose_starts(store, store.tasks, 4)
       >>> print(starts[0].task.name, starts[0].title, starts[0].thumbnail is not None)
       tux-photos An Adelaide Rosella True
     """
     try:
         pool = store_pool(store)
     except ValueError:  # no names at all
-        return (), None
+        return ()
     old = [task for task in tasks[:-1] or tasks if task.general == pool.modality]
     usable = [task for task in old if len(task.arrays.get("thumbnail_rows", ()))] or old
     chosen = _spread(usable, min(TASKS, pictures))
@@ -70,7 +68,7 @@ def choose_starts(
         for task in chosen
         for row in _spread(_rows(task), pictures // len(chosen))
     ]
-    return tuple(starts), pool
+    return tuple(starts)
 
 
 def _spread(values: Any, count: int) -> list[Any]:
@@ -107,12 +105,13 @@ def measure_traversals(
     heads: Sequence[Mapping[str, Any]],
     tasks: Sequence[Task],
     starts: Sequence[Start],
-    pool: Pool,
-    *,
-    K: float,
+    store: Store,
     kappa: float,
 ) -> list[Paths]:
-    """The traversals from some pictures under the heads of one seed after each task."""
+    """The paths from some pictures under the heads of one seed after each task."""
+    if not starts:
+        return []
+    pool, K = store_pool(store), float(store.K)
     order = [task.name for task in tasks]
     measured: list[Paths] = []
     for name, group in itertools.groupby(starts, key=lambda start: start.task.name):
