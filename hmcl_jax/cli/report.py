@@ -25,7 +25,7 @@ from hmcl_jax.continual.run_reader import run_names
 from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
-from hmcl_jax.report.analyse import analyse, compared_with
+from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.results import read_results, stream_of
 from hmcl_jax.report.write import FORMATS, check_report, write_report
 
@@ -74,19 +74,17 @@ def make(options: argparse.Namespace, console: Console) -> None:
     check_seed(options.seed, known_seeds(options.runs))
     with AnalysisView(console) as view:
         analysis = analyse(
-            options.runs, store, methods=methods, anchors=options.anchors, listener=view
+            options.runs,
+            store,
+            methods=methods,
+            against=options.against,
+            anchors=options.anchors,
+            listener=view,
         )
         check_seed(options.seed, analysis.seeds)
-        against, note = compared_with(analysis.methods, options.against)
-        if not note and against not in analysis.methods:
-            known = ", ".join(analysis.methods)
-            note = f"There is no {against} to compare with; --against names another ({known})."
-        if note:
-            console.print(note, markup=False)
         written = write_report(
             out,
             analysis,
-            against=options.against,
             seed=options.seed,
             formats=formats,
             replace=options.replace,

@@ -43,6 +43,7 @@ class Analysis:
       hierarchies: of each classification task with a tree, for the methods of `geometry`.
       starts: pictures with the traversals of each method's first seed that was not stopped.
       geometry: the methods that `drift`, `hierarchies` and `starts` are of.
+      against: the method that others are compared with, as it is shown; `methods` may lack it.
       warnings: sentences on what could not be measured and what to run again.
     """
 
@@ -57,6 +58,7 @@ class Analysis:
     hierarchies: tuple[Hierarchy, ...]
     starts: tuple[Start, ...]
     geometry: tuple[str, ...]
+    against: str
     warnings: tuple[str, ...]
 
     @property
@@ -69,6 +71,7 @@ def analyse(
     store: Store,
     *,
     methods: Sequence[str] | None = None,
+    against: str = "vanilla",
     anchors: int = 50,
     pictures: int = 8,
     listener: Listener | None = None,
@@ -80,6 +83,7 @@ def analyse(
         in several is called ``"folder/method"``.
       store: the stream that the runs are of.
       methods: names, as they are shown or as they are in the folders. Default: all.
+      against: the method that others are compared with, likewise.
       anchors: of each task, for drift.
       pictures: that traversals start from, at most.
       listener: called with a method and how many of how many are done.
@@ -162,6 +166,7 @@ def analyse(
         warnings.append("This stream has one task only; drift is measured on tasks before others.")
     if not measured and not results:
         raise RunError(" ".join(warnings))
+    against, note = _compared_with(tuple(runs), against)
     drifts = [drift for drift, _, _ in measured.values() if drift is not None]
     return Analysis(
         store=store,
@@ -178,7 +183,8 @@ def analyse(
             for i, start in enumerate(starts if measured else ())
         ),
         geometry=tuple(measured),
-        warnings=tuple(warnings),
+        against=against,
+        warnings=(*warnings, *note),
     )
 
 
@@ -300,23 +306,12 @@ def _chosen(known: Mapping[str, tuple[Path, str]], methods: Sequence[str]) -> li
     return chosen
 
 
-def compared_with(methods: Sequence[str], against: str) -> tuple[str, str]:
-    """The method that others are compared with, as it is called among several folders.
-
-    Args:
-      methods: as they are shown.
-      against: one of them, or its name within its folder.
-
-    Returns:
-      The method, and a sentence if it had to be chosen; `against` itself if there is none.
-
-    Example:
-      >>> from hmcl_jax.report.analyse import compared_with
-      >>> print(compared_with(["a/vanilla", "ewc"], "vanilla"))
-      ('a/vanilla', '')
-    """
+def _compared_with(methods: tuple[str, ...], against: str) -> tuple[str, list[str]]:
+    """The method as it is called among several folders, and a sentence if that is not clear."""
     fitting = [method for method in methods if method.endswith(f"/{against}")]
-    if against in methods or not fitting:
-        return against, ""
+    if against in methods or len(fitting) == 1:
+        return (against if against in methods else fitting[0]), []
+    if not fitting:
+        return against, [f"There is no {against} to compare with; --against names another."]
     note = f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; "
-    return fitting[0], f"{note}--against names another." if len(fitting) > 1 else ""
+    return fitting[0], [f"{note}--against names another."]

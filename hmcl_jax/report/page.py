@@ -20,7 +20,7 @@ from hmcl_jax._extras import require
 from hmcl_jax.evaluation import bonferroni, relative_change
 from hmcl_jax.evaluation.drift import MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
-from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.style import INK
 from hmcl_jax.report.hierarchy import WHEN
 from hmcl_jax.report.results import SavedResults, columns, mean_std
@@ -32,7 +32,6 @@ SECTIONS = (
     *("traversals", "settings", "provenance", "conventions"),
 )
 UPPER_BOUND = "joint"  # trains on all tasks at once
-SHORT = 26  # characters of a name that stays on one line
 NUMBER = re.compile(r"[-+\u2212]?(\d++\.?+\d*+|\.\d++)(e[-+]?\d++)?+(?!\w)", re.IGNORECASE)
 MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
 # What no HTML file may hold: controls except tab and line feed, and halves of surrogate pairs.
@@ -133,14 +132,13 @@ def table(t: Table) -> str:
         numeric.append(i > 0 and 0 < len(values) == len(texts))
         best.append(t.best[i](values) if i in t.best and len(values) > 1 else None)
 
-    def cell(i: int, text: str) -> dict[str, Any]:
-        value, bracket = leading_number(text), ""
-        kinds = ["short"] * (i == 0 and len(text) <= SHORT) + ["number"] * numeric[i]
-        kinds += ["best"] * (i > 0 and value is not None and value == best[i])
-        if i > 0 and value is not None:  # numbers stay on one line, with brackets apart
-            text, opening, rest = true_minus(text).replace(" ", "\u00a0").partition("\u00a0(")
-            bracket = opening[1:] + rest
-        return {"main": text, "bracket": bracket, "value": value, "kind": " ".join(kinds)}
+    def cell(i: int, text: str) -> tuple[str, str, float | None, bool]:
+        value = leading_number(text)
+        if i == 0 or value is None:
+            return text, "", value, False
+        # A number stays on one line, apart from its bracket.
+        text, opening, rest = true_minus(text).replace(" ", "\u00a0").partition("\u00a0(")
+        return text, opening[1:] + rest, value, value == best[i]
 
     heads = [(name, t.about.get(name), kind) for name, kind in zip(header, numeric, strict=True)]
     lines = [[cell(i, text) for i, text in enumerate(row)] for row in body]
@@ -165,15 +163,12 @@ def _themed(svg: bytes) -> bytes:
     return re.sub("<svg[^>]*>", rf"\g<0><style>{INKS}</style>", text, count=1).encode("utf8")
 
 
-def report_page(
-    analysis: Analysis, drawings: Mapping[str, bytes] | None = None, against: str = "vanilla"
-) -> str:
+def report_page(analysis: Analysis, drawings: Mapping[str, bytes] | None = None) -> str:
     """The page of an analysis.
 
     Args:
       analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw.draw_all`.
-      against: the method that others are compared with.
 
     Returns:
       The page. If it would be too large, the largest figures and traversals are left out.
@@ -181,7 +176,7 @@ def report_page(
     Raises:
       ValueError: if it is too large even without them.
     """
-    report = _Report(analysis, drawings or {}, against)
+    report = _Report(analysis, drawings or {})
     while True:
         report.sizes.clear()
         made = {name.capitalize(): getattr(macros(), name)(report) for name in SECTIONS}
@@ -202,13 +197,9 @@ class _Report:
 
     measures, ends, levels = MEASURES, [when.capitalize() for when in WHEN], LEVELS
 
-    def __init__(self, analysis: Analysis, drawings: Mapping[str, bytes], against: str) -> None:
+    def __init__(self, analysis: Analysis, drawings: Mapping[str, bytes]) -> None:
         self.analysis, self.drawings = analysis, drawings
-        self.against, chosen = compared_with(analysis.methods, against)
-        if self.against not in analysis.methods:
-            chosen = f"There is no {against} to compare with; --against names another."
-        self.warnings = [*analysis.warnings, *([chosen] if chosen else [])]
-        self.tables = all_tables(analysis, self.against)
+        self.tables = all_tables(analysis)
         self.left_out: set[str] = set()
         self.sizes: dict[str, int] = {}
         logs = (log for result in analysis.results.values() for log in result.logs)
@@ -238,37 +229,38 @@ class _Report:
 
     def best(self, column: str) -> dict[str, str] | None:
         """The method with the highest mean, without the upper bound if there are others."""
-        values = {name: columns(result)[column] for name, result in self.analysis.results.items()}
+        a, against = self.analysis, self.analysis.against
+        values = {name: columns(result)[column] for name, result in a.results.items()}
         fair = {name: v for name, v in values.items() if not _is_bound(name)} or values
         if not fair:
             return None
         method = max(fair, key=lambda name: float(fair[name].mean()))
-        compared = self.against in values and method != self.against
+        compared = against in values and method != against
         return {
             "method": method,
             "number": mean_std(fair[method]),
-            "other": mean_std(values[self.against]) if compared else "",
+            "other": mean_std(values[against]) if compared else "",
             "bound": next((name for name in values if name not in fair), ""),
         }
 
     def reduction(self) -> dict[str, str] | None:
         """The method that avoids most drift, and the largest p-value of its tests."""
-        drift = self.analysis.drift
-        if drift is None or self.against not in drift.methods:
+        drift, against = self.analysis.drift, self.analysis.against
+        if drift is None or against not in drift.methods:
             return None
-        reduction = seed_mean(drift.reduction(self.against), 1)
+        reductions = zip(drift.methods, seed_mean(drift.reduction(against), 1), strict=True)
         avoided = {
-            method: values
-            for method, values in zip(drift.methods, reduction, strict=True)
-            if method != self.against and not _is_bound(method) and np.isfinite(values).all()
+            method: 100 * values
+            for method, values in reductions
+            if method != against and not _is_bound(method) and np.isfinite(values).all()
         }
         if not avoided:
             return None
         method = max(avoided, key=lambda m: float(avoided[m].mean()))
-        low, high = 100 * avoided[method].min(), 100 * avoided[method].max()
-        tests = drift.compare(method, self.against)
+        tests = drift.compare(method, against)
         p = max(bonferroni(test.p, len(tests)) for test in tests)
-        return {"method": method, "number": f"{low:.0f} to {high:.0f} %", "p": p_value(p)}
+        number = f"{avoided[method].min():.0f} to {avoided[method].max():.0f} %"
+        return {"method": method, "number": number, "p": p_value(p)}
 
     def stages(self) -> dict[str, Any]:
         """The cells of a heat map of relative changes for each method, in one scale of colours."""

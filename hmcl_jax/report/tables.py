@@ -8,7 +8,7 @@ import numpy as np
 from hmcl_jax.evaluation import Drift, bonferroni
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
-from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, mean_std, method_rows
 
 RECALLS = (1, 5, 10)
@@ -78,18 +78,12 @@ def _latex(cell: str) -> str:
     return "".join(LATEX.get(c, c) for c in _one_line(cell))
 
 
-def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]:
-    """The tables that can be made, by name.
+def all_tables(analysis: Analysis) -> dict[str, Table]:
+    """The tables that an analysis has the numbers for.
 
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      against: the method that others are compared with.
-
-    Returns:
-      Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``,
-      ``norms``, ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
+    Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``, ``norms``,
+    ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
     """
-    against, _ = compared_with(analysis.methods, against)
     tables: dict[str, Table] = {}
     if analysis.results:
         seeds = ", ".join(map(str, analysis.seeds))
@@ -104,7 +98,7 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
         if has_recall(analysis):
             tables["retrieval"] = _retrieval(analysis)
     if analysis.drift is not None:
-        tables |= drift_tables(analysis.drift, against)
+        tables |= drift_tables(analysis.drift, analysis.against)
     if analysis.hierarchies:
         tables |= _hierarchy(analysis)
     if any(tree.radius is not None for tree in analysis.hierarchies):

@@ -13,7 +13,7 @@ from hmcl_jax._versions import versions
 from hmcl_jax.continual import RunError
 from hmcl_jax.evaluation import Drift
 from hmcl_jax.evaluation.drift import CONES, MEASURES
-from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.draw import draw_all
 from hmcl_jax.report.figures.style import pyplot
 from hmcl_jax.report.page import macros, report_page
@@ -66,7 +66,6 @@ def write_report(
     out: str | os.PathLike[str],
     analysis: Analysis,
     *,
-    against: str = "vanilla",
     seed: int | None = None,
     formats: Sequence[str] = FORMATS,
     replace: bool = False,
@@ -77,8 +76,6 @@ def write_report(
     Args:
       out: a new folder, or one with an older report if `replace`.
       analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      against: the method that others are compared with; see
-        :func:`hmcl_jax.report.analyse.compared_with`.
       seed: of the tree drawing. Default: the first.
       formats: of the figures, some of ``"png"``, ``"pdf"`` and ``"svg"``.
       replace: whether an older report may be replaced.
@@ -94,17 +91,14 @@ def write_report(
         raise ValueError(f"formats must be some of {FORMATS}, got {formats!r}.")
     out = Path(os.path.abspath(out))
     check_report(out, replace)
-    label, _ = compared_with(analysis.methods, against)
     with _files.partial_folder(out) as partial:
-        drawings = draw_all(
-            analysis, partial / "figures", formats, against=label, seed=seed, listener=listener
-        )
+        drawings = draw_all(analysis, partial / "figures", formats, seed=seed, listener=listener)
         (partial / "tables").mkdir()
-        contents = {"report.html": report_page(analysis, drawings, against)}
-        for name, table in all_tables(analysis, label).items():
+        contents = {"report.html": report_page(analysis, drawings)}
+        for name, table in all_tables(analysis).items():
             contents[f"tables/{name}.md"] = table.markdown()
             contents[f"tables/{name}.tex"] = table.latex()
-        contents[MARK] = _files.json_text(_numbers(analysis, label))
+        contents[MARK] = _files.json_text(_numbers(analysis))
         for name, text in contents.items():  # no file can hold halves of surrogate pairs
             (partial / name).write_bytes(text.encode("utf8", "replace"))
         check_report(out, replace)  # another process may have written one meanwhile
@@ -112,9 +106,8 @@ def write_report(
     return out / "report.html"
 
 
-def _numbers(analysis: Analysis, against: str) -> dict[str, Any]:
+def _numbers(a: Analysis) -> dict[str, Any]:
     """All measurements, for ``analysis.json``."""
-    a, results = analysis, analysis.results
     return {
         "kind": KIND,
         "store": {"name": a.store.name, "fingerprint": a.store.fingerprint},
@@ -126,10 +119,10 @@ def _numbers(analysis: Analysis, against: str) -> dict[str, Any]:
         "settings": {name: run.settings for name, run in a.runs.items()},
         "config": {name: run.config for name, run in a.runs.items()},
         "warnings": a.warnings,
-        "scores": {name: result.scores for name, result in results.items()},
-        "score_seeds": {name: result.seeds for name, result in results.items()},
-        "columns": {name: columns(result) for name, result in results.items()},
-        "drift": None if a.drift is None else _drift(a.drift, against),
+        "scores": {name: result.scores for name, result in a.results.items()},
+        "score_seeds": {name: result.seeds for name, result in a.results.items()},
+        "columns": {name: columns(result) for name, result in a.results.items()},
+        "drift": None if a.drift is None else _drift(a.drift, a.against),
         "hierarchy": {
             h.task.name: {
                 "axes": ["method", "seed", "task end and final"],

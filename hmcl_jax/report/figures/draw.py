@@ -24,7 +24,6 @@ def draw_all(
     folder: Path,
     formats: Sequence[str],
     *,
-    against: str = "vanilla",
     seed: int | None = None,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, bytes]:
@@ -34,7 +33,6 @@ def draw_all(
       analysis: of :func:`hmcl_jax.report.analyse.analyse`.
       folder: for the files; it is created.
       formats: endings of the files, some of ``"png"``, ``"pdf"`` and ``"svg"``.
-      against: the method that drift is compared with.
       seed: of the tree drawing. Default: the first.
       listener: called with the name of a figure and how many of how many are drawn.
 
@@ -42,7 +40,7 @@ def draw_all(
       The figures for a page, by name: SVG files, or PNG files where those are large.
     """
     pictures: dict[str, bytes] = {}
-    jobs = _jobs(analysis, against, seed)
+    jobs = _jobs(analysis, seed)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
         for done, (name, draw) in enumerate(jobs.items()):
@@ -58,9 +56,7 @@ def draw_all(
     return pictures
 
 
-def _jobs(
-    analysis: Analysis, against: str, seed: int | None
-) -> dict[str, Callable[[Sequence[Path]], None]]:
+def _jobs(analysis: Analysis, seed: int | None) -> dict[str, Callable[[Sequence[Path]], None]]:
     jobs: dict[str, Callable[[Sequence[Path]], None]] = {}
     results, drift, kinds = analysis.results, analysis.drift, analysis.kinds
     if results:
@@ -69,7 +65,7 @@ def _jobs(
         change = {name: relative_change(r.scores.mean(axis=0)) for name, r in results.items()}
         jobs["stages"] = lambda paths: draw_stages(change, analysis.order, kinds, paths)
     if drift is not None:
-        jobs["drift"] = lambda paths: draw_drift(drift, paths, against)
+        jobs["drift"] = lambda paths: draw_drift(drift, paths, analysis.against)
         jobs["norms"] = lambda paths: draw_norms(drift, paths)
     drawn = next((h for h in analysis.hierarchies if h.points is not None), None)
     if drawn is not None and drawn.radius is not None:
