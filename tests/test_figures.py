@@ -93,11 +93,8 @@ def training(rng, path, seeds=2):
 
 def depth(rng, path, seeds=2):
     made = points(rng, seeds)
-    ends = (
-        radius_by_depth(made.tree, np.linalg.norm(x, axis=-1), made.names)
-        for x in (made.before, made.after)
-    )
-    draw_depth(METHODS, *ends, path, ODD[0])
+    radii = np.linalg.norm(np.stack([made.before, made.after], axis=2), axis=-1)
+    draw_depth(METHODS, radius_by_depth(made.tree, radii, made.names), path, ODD[0])
 
 
 FIGURES = {
@@ -115,13 +112,10 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn_in_every_format_and_fits_into_a_page(name, tmp_path):
-    paths = [tmp_path / f"{name}.{ending}" for ending in ("png", "pdf", "svg")]
-    FIGURES[name](np.random.default_rng(0), paths)
-    starts = [path.read_bytes()[:5] for path in paths]
-    assert starts == [b"\x89PNG\r", b"%PDF-", b"<?xml"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in paths)
-    svg = paths[2].read_text("utf8")
+def test_every_figure_fits_into_a_page(name, tmp_path):
+    path = tmp_path / f"{name}.svg"
+    FIGURES[name](np.random.default_rng(0), path, seeds=1 if name in ("drift", "depth") else 2)
+    svg = path.read_text("utf8")
     root = ElementTree.fromstring(svg)
     assert style.INK in svg
     assert next(e.text for e in root.iter() if e.tag.endswith("title"))
@@ -129,17 +123,13 @@ def test_every_figure_is_drawn_in_every_format_and_fits_into_a_page(name, tmp_pa
     assert not tags & {"script", "foreignObject"}
 
 
-def test_the_same_numbers_give_the_same_bytes(tmp_path):
-    for ending in ("png", "pdf", "svg"):
-        twice = [tmp_path / f"{n}.{ending}" for n in "ab"]
-        for path in twice:
-            methods(np.random.default_rng(0), path)
-        assert twice[0].read_bytes() == twice[1].read_bytes()
-
-
-def test_one_seed_is_drawn_too(tmp_path):
-    for name in ("methods", "retrieval", "drift", "depth"):
-        FIGURES[name](np.random.default_rng(0), tmp_path / f"{name}.svg", seeds=1)
+def test_the_same_numbers_give_the_same_bytes_in_every_format(tmp_path):
+    for name in "ab":
+        paths = [tmp_path / f"{name}.{ending}" for ending in ("pdf", "png", "svg")]
+        methods(np.random.default_rng(0), paths, seeds=1)
+    contents = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+    assert contents[:3] == contents[3:]
+    assert [content[:5] for content in contents[:3]] == [b"%PDF-", b"\x89PNG\r", b"<?xml"]
 
 
 def test_names_stay_text(tmp_path):

@@ -15,6 +15,7 @@ from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.figures.draw import draw_all
 from hmcl_jax.report.page import document, report_page, table
+from hmcl_jax.report.tables import Table
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -386,7 +387,7 @@ def test_on_paper_a_table_of_many_methods_is_as_wide_as_the_sheet(browser, tmp_p
         *([f"task {i}", "retrieval", *["45.1 (-8.4)"] * 16] for i in range(3)),
     ]
     path = tmp_path / "wide.html"
-    path.write_text(document("t", "l", [("Wide", [table(rows, "Wide", "note")])]), "utf8")
+    path.write_text(document("t", "l", {"Wide": table(Table("Wide", rows, "note"))}), "utf8")
     here = browser.current_url
     browser.get(path.as_uri())
     resize(browser, 1000, media="print")  # less than what Chromium shrinks to a sheet
@@ -401,7 +402,7 @@ def test_on_paper_a_long_table_has_its_header_on_every_page(browser, tmp_path):
         pytest.skip("no pdftotext on this machine")
     rows = [["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))]
     path = tmp_path / "long.html"
-    path.write_text(document("t", "l", [("Long", [table(rows, "Long", "note")])]), "utf8")
+    path.write_text(document("t", "l", {"Long": table(Table("Long", rows, "note"))}), "utf8")
     here = browser.current_url
     browser.get(path.as_uri())
     resize(browser, 1000, media="")  # paper's own

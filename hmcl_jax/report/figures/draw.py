@@ -48,11 +48,13 @@ def draw_all(
                 listener(f"figure {name}", done, len(jobs))
             files = {
                 ending: (folder if ending in formats else Path(scratch)) / f"{name}.{ending}"
-                for ending in dict.fromkeys([*formats, "svg", "png"])
+                for ending in (*formats, "svg")
             }
             draw(list(files.values()))
-            svg = files["svg"].read_bytes()
-            pictures[name] = svg if len(svg) <= LARGEST_SVG else files["png"].read_bytes()
+            pictures[name] = files["svg"].read_bytes()
+            if len(pictures[name]) > LARGEST_SVG:
+                draw([Path(scratch) / f"{name}.png"])
+                pictures[name] = (Path(scratch) / f"{name}.png").read_bytes()
     return pictures
 
 
