@@ -145,11 +145,11 @@ def test_heat_maps_tell_their_values_and_have_one_stop_for_the_tab_key(hostile):
     read = Reader(page.report_page(dataclasses.replace(hostile, results=results)))
     cells = [a for a in read.all("td") if "aria-label" in a]
     assert [a["tabindex"] for a in cells] == ["0", *["-1"] * (len(cells) - 1)]
-    names = [f"{kept(name)}{mark}" for name, mark in zip(hostile.order[1:], (" (R)", "", " (R)"))]
+    two, three, four = map(kept, hostile.order[1:])
     assert [a["aria-label"] for a in cells][:3] == [
-        f"{names[0]} after 2 {names[0]}: 0.0 % (50.0 \u2192 50.0)",
-        f"{names[0]} after 3 {names[1]}: \u221250.0 % (50.0 \u2192 25.0)",
-        f"{names[0]} after 4 {names[2]}: 0.0 % (50.0 \u2192 50.0)",
+        f"{two} (R) after 2 {two} (R): 0.0 % (50.0 \u2192 50.0)",
+        f"{two} (R) after 3 {three}: \u221250.0 % (50.0 \u2192 25.0)",
+        f"{two} (R) after 4 {four} (R): 0.0 % (50.0 \u2192 50.0)",
     ]
     assert [a["class"] for a in cells][:3] == ["hp0 framed", "hm12", "hp0 framed"]
 

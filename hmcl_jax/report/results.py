@@ -299,7 +299,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         about, packages = dict(content.get("about", {})), dict(content.get("versions", {}))
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise RunError(f"{path} is damaged or of another kind ({reason}); {remedy}.") from error
+        raise RunError(f"{path} is damaged or of another kind: {reason}; {remedy}.") from error
     wrong = {
         name: f"{path}: scores of {name} are not complete; {remedy}."
         for name, result in results.items()
