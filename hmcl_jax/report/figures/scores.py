@@ -87,33 +87,27 @@ def _limit(change: np.ndarray) -> tuple[float, bool]:
     return limit, bool((sizes > limit).any())
 
 
-def draw_methods(
-    figures: Mapping[str, Mapping[str, np.ndarray]],
-    path: Paths,
-    columns: Sequence[str] = ("Overall", "BWT"),
-) -> None:
-    """Draws the paper's figures of all methods side by side, with their spread over seeds.
+def draw_methods(figures: Mapping[str, Mapping[str, np.ndarray]], path: Paths) -> None:
+    """Draws Overall and BWT of all methods side by side, with their spread over seeds.
 
     Args:
       figures: by method, in the order to draw them, each of
         :func:`hmcl_jax.report.results.columns`: percent by column, ``(seeds,)``.
       path: of the picture, or several; the ending says the format.
-      columns: which of :data:`hmcl_jax.report.results.COLUMNS`.
     """
-    methods = list(figures)
-    looks = style.looks(methods)
+    looks = style.looks(figures)
     with style.sheet(path) as plt:
-        size = (WIDTH, 0.55 + 0.22 * len(methods))
-        figure, panels, _ = style.grid(plt, len(columns), len(columns), size, sharey=True)
-        for axes, column in zip(panels, columns, strict=True):
-            for row, name in enumerate(methods):
+        size = (WIDTH, 0.55 + 0.22 * len(figures))
+        figure, panels, _ = style.grid(plt, 2, 2, size, sharey=True)
+        for axes, column in zip(panels, ("Overall", "BWT"), strict=True):
+            for row, (name, look) in enumerate(looks.items()):
                 values = np.asarray(figures[name][column], np.float64)
                 middle, error = values.mean(), float(seed_std(values))
                 if np.isnan(middle):
                     continue
                 many = len(values) > 1
-                look = {"markersize": 5, "capsize": 2, **looks[name]._asdict()}
-                axes.errorbar(middle, row, xerr=error if many else None, **look)
+                bars = {"xerr": error if many else None, "capsize": 2}
+                axes.errorbar(middle, row, markersize=5, **bars, **look._asdict())
                 style.beside_row(axes, row, f"{middle:.2f}" + f" ± {error:.2f}" * many)
             axes.locator_params(axis="x", nbins=5)
             if column.startswith("BWT"):
@@ -121,9 +115,9 @@ def draw_methods(
             percent = "percentage points" if column.startswith("BWT") else "%"
             axes.set_title(f"{column} ({percent}), higher is better")
             style.rules(axes)
-        style.name_rows(panels[0], [short(name) for name in methods])
+        style.name_rows(panels[0], [short(name) for name in figures])
         figure.suptitle("Methods: mean and sample standard deviation over seeds")
-        note = "; ".join(f"{column}: {COLUMNS[column]}" for column in columns)
+        note = f"Overall: {COLUMNS['Overall']}; BWT: {COLUMNS['BWT']}"
         figure.supxlabel(style.wrapped(note), fontsize=7)
 
 

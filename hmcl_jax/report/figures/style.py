@@ -36,7 +36,6 @@ OWN = (
     *("hmcl_mr", "hmcl_rotation", "hmcl_ca", "dns", "nullspace", "ewc"),
     *("vanilla", "agem", "gem", "cflat", "derpp", "joint"),
 )
-KNOWN = {name: index for index, name in enumerate(OWN)}
 STYLE = Path(__file__).with_name("hmcl.mplstyle")
 
 
@@ -71,22 +70,20 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
       Look(color='#8C8C8C', marker='<')
     """
     names = list(dict.fromkeys(methods))
-    taken = {name: KNOWN[name] for name in names if name in KNOWN}
-    for name in names:
+    count = len(COLOURS)
+    taken = {name: OWN.index(name) for name in names if name in OWN}
+    for name in (name for name in names if name not in taken):
         own = name.rpartition("/")[2]
-        if name not in taken and own in KNOWN:
-            taken[name] = KNOWN[own]
-        elif name not in taken:
-            wished = zlib.crc32(name.encode("utf8", "replace")) % len(COLOURS)
-            order = [(wished + i) % len(COLOURS) for i in range(len(COLOURS))]
-            used_by = list(taken.values())
-            taken[name] = min(order, key=used_by.count)
-    by_name, used = {}, [0] * len(COLOURS)
+        wished = zlib.crc32(name.encode("utf8", "replace")) % count
+        free = sorted(range(count), key=lambda i: (i - wished) % count)
+        used = list(taken.values())
+        taken[name] = OWN.index(own) if own in OWN else min(free, key=used.count)
+    by_name, turns = {}, [0] * count
     for name, index in taken.items():
-        turn = used[index]
-        used[index] += 1
-        marker = MARKERS[(index + turn * MARKER_STEP) % len(MARKERS)]
-        by_name[name] = Look(_shade(COLOURS[index], SHADES[turn % len(SHADES)]), marker)
+        marker = MARKERS[(index + turns[index] * MARKER_STEP) % len(MARKERS)]
+        colour = _shade(COLOURS[index], SHADES[turns[index] % len(SHADES)])
+        by_name[name] = Look(colour, marker)
+        turns[index] += 1
     return {name: by_name[name] for name in names}
 
 
@@ -123,9 +120,8 @@ def sheet(paths: Paths) -> Iterator[Any]:
       ValueError: before anything is drawn, if a path has an unknown ending.
     """
     files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    for path in files:
-        if path.suffix.lower() not in ENDINGS:
-            raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
+    if wrong := [str(path) for path in files if path.suffix.lower() not in ENDINGS]:
+        raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {wrong[0]!r}.")
     plt = pyplot()
     before = set(plt.get_fignums())
     with plt.rc_context(), warnings.catch_warnings():
@@ -148,21 +144,17 @@ def save(figure: Any, files: Sequence[Path]) -> None:
     no background.
     """
     title = short(figure.get_suptitle() or "figure", 300)
-    metadata: dict[str, dict[str, Any]] = {
-        ".svg": {"Date": None, "Creator": None, "Title": title},
-        ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-        ".png": {"Software": None},
+    metadata: dict[str, dict[str, str | None]] = {
+        "svg": {"Date": None, "Creator": None, "Title": title},
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+        "png": {"Software": None},
     }
     for path in files:
-        ending = path.suffix.lower()
+        kind = path.suffix.lower()[1:]
+        dpi, paper = (100, "none") if kind == "svg" else (150, "white")  # of rasterised parts
+        about = metadata[kind]
         with _files.whole_file(path) as partial:
-            figure.savefig(
-                partial,
-                format=ending[1:],
-                dpi=100 if ending == ".svg" else 150,  # of rasterised parts
-                facecolor="none" if ending == ".svg" else "white",
-                metadata=metadata[ending],
-            )
+            figure.savefig(partial, format=kind, dpi=dpi, facecolor=paper, metadata=about)
 
 
 def legend(figure: Any, known: Mapping[str, Look], others: Sequence[Any] = ()) -> None:
