@@ -181,7 +181,7 @@ def report_page(analysis: Analysis, drawings: Mapping[str, bytes] | None = None)
         report.sizes.clear()
         made = {name.capitalize(): getattr(macros(), name)(report) for name in SECTIONS}
         sections = {title: html for title, html in made.items() if html.strip()}
-        page = document(report.title, report.lead, sections)
+        page = document(report.title, macros().lead(analysis), sections)
         size = len(page.encode("utf8", "replace"))
         if size <= LARGEST:
             return page
@@ -205,12 +205,6 @@ class _Report:
         logs = (log for result in analysis.results.values() for log in result.logs)
         self.logged = any("defect_after" in log for log in logs)
         self.title = f"{analysis.store.name}: results of continual learning"
-        methods, tasks, seeds = map(len, (analysis.methods, analysis.order, analysis.seeds))
-        self.lead = (
-            f"{methods} method{'s' * (methods > 1)} on {tasks} tasks, {seeds} "
-            f"seed{'s' * (seeds > 1)} each. Scores, drift of the geometry, hierarchy, retrieval "
-            "and traversals to the root, from the checkpoints of the runs."
-        )
 
     def part(self, name: str, html: str, instead: str) -> str:
         """HTML that may be left out of a page that is too large, for a note in its place."""

@@ -129,7 +129,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
         )
 
 
-def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
+def draw_radial_tree(tree: RadialTree, path: Paths, title: str) -> None:
     """Draws a class tree in the plane for every method, at the end of its task and finally."""
     radii = np.concatenate([tree.before[..., 1].ravel(), tree.after[..., 1].ravel()])
     low, high = float(radii.min()), float(radii.max())
@@ -161,11 +161,9 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
                 colour = plt.get_cmap("viridis")(scale(depth))
                 size = 2.5 if crowded else 4
                 axes.plot(*last[tree.depths == depth].T, "o", color=colour, mew=0, markersize=size)
-            axes.set_title(
-                f"{short(name)}\nrad. {100 * tree.radial_change[index]:.1f} %   "
-                f"pair. {100 * tree.pair_change[index]:.1f} %",
-                fontsize=7.5,
-            )
+            radial, pair = 100 * tree.radial_change[index], 100 * tree.pair_change[index]
+            heading = f"{short(name)}\nrad. {radial:.1f} %   pair. {pair:.1f} %"
+            axes.set_title(heading, fontsize=7.5)
             edge = 1.05 * width
             axes.set(xlim=(-edge, edge), ylim=(-edge, edge), aspect="equal")
             axes.axis("off")
@@ -181,8 +179,8 @@ def draw_radial_tree(tree: RadialTree, path: Paths, title: str = "") -> None:
             "radius and of pairwise distance, over their means, in full dimension.",
             fontsize=7,
         )
-        name = f"\n{short(title, 60)}" if title else ""
-        figure.suptitle(f"Class tree, aligned with the task's end by a proper rotation{name}")
+        heading = "Class tree, aligned with the task's end by a proper rotation"
+        figure.suptitle(f"{heading}\n{short(title, 60)}")
 
 
 def _plane(polar: np.ndarray, inner: float) -> np.ndarray:
@@ -208,7 +206,7 @@ def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float, most: 
             axes.annotate(short(tree.names[i], 14), (x, y), fontsize=5.5, **place)
 
 
-def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title: str = "") -> None:
+def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title: str) -> None:
     """Draws mean radius at every depth of a class tree, at the end of its task and finally.
 
     Means of `radius` have shape ``(methods, seeds, 2, depths)``, correlations ``(methods, seeds,
@@ -220,8 +218,7 @@ def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title
         figure, panels, across = style.grid(plt, len(methods), 3, (WIDTH, 1.65), 0.95, **shared)
         looks = style.looks(methods).items()
         for index, (axes, (name, look)) in enumerate(zip(panels, looks, strict=True)):
-            last = {"markersize": 4, **look._asdict()}
-            for end, shown in enumerate((first, last)):
+            for end, shown in enumerate((first, {"markersize": 4, **look._asdict()})):
                 means = radius.means[index, :, end]
                 middle, error = seed_mean(means, 0), seed_std(means, axis=0)
                 axes.errorbar(radius.depths, middle, yerr=error, elinewidth=0.7, **shown)
@@ -244,9 +241,6 @@ def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title
         before = plt.Line2D([], [], label="end of the task", **first)
         after = plt.Line2D([], [], color=INK, marker="o", markersize=4, label="end of the stream")
         style.legend(figure, {}, [before, after])
-        name = f": {short(title, 30)}" if title else ""
-        figure.suptitle(
-            f"Distance from the origin by depth{name} (mean over seeds ± standard deviation)\n"
-            f"{counts}",
-            fontsize=8,
-        )
+        heading = f"Distance from the origin by depth: {short(title, 30)}"
+        heading += " (mean over seeds ± standard deviation)"
+        figure.suptitle(f"{heading}\n{counts}", fontsize=8)

@@ -57,11 +57,8 @@ def draw_training(
     for name, entries in logs.items():
         for key in {key for entry in entries for key in entry}:
             curves.setdefault(key, {})[name] = [entry.get(key) for entry in entries]
-    ranks = sorted(key for key in curves if key.startswith(RANK))
-    ranked = [
-        (key, dash, short(key[len(RANK) :]))
-        for key, dash in zip(ranks, itertools.cycle(DASHES), strict=False)
-    ]
+    ranks = zip(sorted(key for key in curves if key.startswith(RANK)), itertools.cycle(DASHES))
+    ranked = [(key, dash, short(key.removeprefix(RANK))) for key, dash in ranks]
     panels: list[Panel] = [*PANELS, ("protected rank", ranked, False)]
     panels = [panel for panel in panels if any(key in curves for key, *_ in panel[1])]
     with style.sheet(path) as plt:
