@@ -90,19 +90,6 @@ def test_a_report_of_hostile_names_is_text_alone(hostile):
         assert kept(name) in read.text
 
 
-def test_a_report_that_is_too_large_leaves_out_the_largest_parts(hostile, monkeypatch):
-    drawings = {"methods": PNG + bytes(300_000), "drift": PNG + bytes(30_000)}
-    whole = page.report_page(hostile, drawings)
-    monkeypatch.setattr(page, "LARGEST", len(whole.encode()) - 1)
-    smaller = page.report_page(hostile, drawings)
-    assert "too large: figures/methods.png" in smaller
-    assert "too large: figures/drift.png" not in smaller
-    assert len(smaller.encode()) < page.LARGEST
-    monkeypatch.setattr(page, "LARGEST", 10_000)
-    with pytest.raises(ValueError, match="more than 10000; analyse fewer methods"):
-        page.report_page(hostile, drawings)
-
-
 @pytest.mark.parametrize(
     ("text", "number"),
     [

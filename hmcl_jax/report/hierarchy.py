@@ -14,7 +14,6 @@ from hmcl_jax.data.store import Task
 from hmcl_jax.evaluation import (
     RadiusByDepth,
     Tree,
-    chance_scores,
     hierarchy_scores,
     make_tree,
     predict,
@@ -47,11 +46,6 @@ class Hierarchy:
     scores: Mapping[str, Any]
     radius: RadiusByDepth | None
     points: np.ndarray | None
-
-    @property
-    def chance(self) -> dict[str, float]:
-        """By measure, the mean of uniform guesses."""
-        return {name: float(value) for name, value in chance_scores(self.tree).items()}
 
 
 def class_trees(tasks: Sequence[Task]) -> tuple[dict[str, Tree], list[str]]:

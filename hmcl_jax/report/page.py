@@ -2,7 +2,7 @@
 
 All markup is in ``templates/report.html.j2``, where text is escaped; scripts and styles are beside
 it. Without scripts the page can still be read. This module computes the values that the template
-inserts: sort keys, colours, captions, and which parts are left out of a page that is too large.
+inserts: sort keys, colours, and the numbers in sentences.
 """
 
 import base64
@@ -18,15 +18,12 @@ import numpy as np
 
 from hmcl_jax._extras import require
 from hmcl_jax.evaluation import bonferroni, relative_change
-from hmcl_jax.evaluation.drift import MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
 from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.style import INK
-from hmcl_jax.report.hierarchy import WHEN
 from hmcl_jax.report.results import SavedResults, columns, mean_std
 from hmcl_jax.report.tables import Table, all_tables, p_value
 
-LARGEST = 5_000_000  # bytes of a page
 SECTIONS = (
     *("summary", "methods", "stages", "drift", "norms", "hierarchy", "retrieval", "training"),
     *("traversals", "settings", "provenance", "conventions"),
@@ -171,55 +168,23 @@ def report_page(analysis: Analysis, drawings: Mapping[str, bytes] | None = None)
       drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw.draw_all`.
 
     Returns:
-      The page. If it would be too large, the largest figures and traversals are left out.
-
-    Raises:
-      ValueError: if it is too large even without them.
+      The page.
     """
     report = _Report(analysis, drawings or {})
-    while True:
-        report.sizes.clear()
-        made = {name.capitalize(): getattr(macros(), name)(report) for name in SECTIONS}
-        sections = {title: html for title, html in made.items() if html.strip()}
-        page = document(report.title, macros().lead(analysis), sections)
-        size = len(page.encode("utf8", "replace"))
-        if size <= LARGEST:
-            return page
-        if not report.sizes:
-            raise ValueError(
-                f"The page has {size} bytes, more than {LARGEST}; analyse fewer methods at a time."
-            )
-        report.left_out.add(max(report.sizes, key=lambda name: report.sizes[name]))
+    made = {name.capitalize(): getattr(macros(), name)(report) for name in SECTIONS}
+    sections = {title: html for title, html in made.items() if html.strip()}
+    title = f"{analysis.store.name}: results of continual learning"
+    return document(title, macros().lead(analysis), sections)
 
 
 class _Report:
-    """The values that the template inserts; parts that may be left out have names and sizes."""
+    """The values that the template inserts."""
 
-    measures, ends, levels = MEASURES, [when.capitalize() for when in WHEN], LEVELS
+    levels = LEVELS
 
     def __init__(self, analysis: Analysis, drawings: Mapping[str, bytes]) -> None:
-        self.analysis, self.drawings = analysis, drawings
-        self.tables = all_tables(analysis)
-        self.left_out: set[str] = set()
-        self.sizes: dict[str, int] = {}
-        logs = (log for result in analysis.results.values() for log in result.logs)
-        self.logged = any("defect_after" in log for log in logs)
-        self.title = f"{analysis.store.name}: results of continual learning"
-
-    def part(self, name: str, html: str, instead: str) -> str:
-        """HTML that may be left out of a page that is too large, for a note in its place."""
-        if name in self.left_out:
-            return macros().note(instead)
-        self.sizes[name] = len(html)
-        return html
-
-    def figure(self, name: str, caption: str) -> str:
-        if name not in self.drawings:
-            return ""
-        html = macros().picture(data_uri(self.drawings[name]), caption, caption.partition(";")[0])
-        return self.part(
-            name, html, f"Left out because the page would be too large: figures/{name}.png."
-        )
+        self.analysis, self.tables = analysis, all_tables(analysis)
+        self.drawings = {name: data_uri(picture) for name, picture in drawings.items()}
 
     def best(self, column: str) -> dict[str, str] | None:
         """The method with the highest mean, without the upper bound if there are others."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hmcl_jax.evaluation import Drift, bonferroni
+from hmcl_jax.evaluation import Drift, bonferroni, chance_scores
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
 from hmcl_jax.report.analyse import Analysis
@@ -288,7 +288,8 @@ def _hierarchy(analysis: Analysis) -> dict[str, Table]:
     trees = analysis.hierarchies
     scores = [np.stack([tree.scores[name] for name in TREE_MEASURES], axis=-1) for tree in trees]
     ends = TREE_SCALES * np.stack(scores, axis=1)  # (methods, trees, seeds, 2, measures)
-    chances = TREE_SCALES * [[tree.chance[name] for name in TREE_MEASURES] for tree in trees]
+    guesses = [chance_scores(tree.tree) for tree in trees]
+    chances = TREE_SCALES * [[guess[name] for name in TREE_MEASURES] for guess in guesses]
 
     def texts(values: np.ndarray, sign: str = "") -> list[str]:
         return [f"{x:{sign}.{digits}f}" for x, digits in zip(values, TREE_DIGITS, strict=True)]

@@ -11,7 +11,7 @@ from typing import Any
 from hmcl_jax import _files
 from hmcl_jax._versions import versions
 from hmcl_jax.continual import RunError
-from hmcl_jax.evaluation import Drift
+from hmcl_jax.evaluation import Drift, chance_scores
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.draw import draw_all
@@ -127,7 +127,7 @@ def _numbers(a: Analysis) -> dict[str, Any]:
             h.task.name: {
                 "axes": ["method", "seed", "task end and final"],
                 "scores": h.scores,
-                "chance": h.chance,
+                "chance": chance_scores(h.tree),
                 "radius": None if h.radius is None else dataclasses.asdict(h.radius),
             }
             for h in a.hierarchies
