@@ -24,6 +24,7 @@ from hmcl_jax.report.results import SavedResults, read_results, without_stopped
 from hmcl_jax.report.traversals import Paths, Start, choose_starts, measure_traversals
 
 Listener = Callable[[str, int, int], None]
+Measured = tuple[Drift | None, tuple[Hierarchy, ...], list[Paths]]  # of one run
 NORM_ANCHORS = 500  # test samples per task, for norms
 
 
@@ -108,7 +109,6 @@ def analyse(
       ('vanilla',) (1, 1, 1, 4) ()
       >>> out.cleanup()
     """
-    _checks.instance("store", store, Store, "a Store")
     if isinstance(folders, str | os.PathLike) or not folders:
         raise TypeError(f"folders must be a list of at least one folder, got {folders!r}.")
     _checks.integer("anchors", anchors, 1)
@@ -126,9 +126,7 @@ def analyse(
     if pictures and not starts:
         warnings.append("The store holds no names to look for, so there are no traversals.")
 
-    def measure(
-        label: str, run: SavedRun
-    ) -> tuple[Drift | None, tuple[Hierarchy, ...], list[Paths]]:
+    def measure(label: str, run: SavedRun) -> Measured:
         steps = (run.heads(number) for number in range(1, len(tasks) + 1))
         heads = [{modality: jnp.asarray(W) for modality, W in step.items()} for step in steps]
         # Heads of seeds that were stopped are NaN.
@@ -263,14 +261,11 @@ def _read_scores(
 
 def _same_stream(saved: SavedResults, run: SavedRun, store: Store) -> None:
     """Refuses results that are of other tasks, seeds or kinds than the run beside them."""
-    result = saved.results[run.method]
     kinds = tuple(store[name].kind for name in run.order)
-    for what, here, there, beside in (
-        ("tasks", result.tasks, run.order, run.path / "run.json"),
-        ("seeds", result.seeds, run.seeds, run.path / "run.json"),
-        ("kinds", result.kinds, kinds, f"the store {store.name}"),
-    ):
+    for what, there in (("tasks", run.order), ("seeds", run.seeds), ("kinds", kinds)):
+        here = getattr(saved.results[run.method], what)
         if here != there:
+            beside = f"the store {store.name}" if what == "kinds" else run.path / "run.json"
             raise RunError(
                 f"{saved.path} and {beside} disagree in {what}: {list(here)} and {list(there)}; "
                 "run again with --resume."

@@ -38,7 +38,8 @@ class Hierarchy:
       tree: of its classes.
       scores: by measure of :func:`hmcl_jax.evaluation.hierarchy_scores`.
       radius: by depth; None if the store has no points for the names.
-      points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn.
+      points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn: of the old
+        tasks, the first with the deepest tree.
     """
 
     task: Task
@@ -100,22 +101,13 @@ def measure_hierarchy(
     finished: np.ndarray,
     K: float,
 ) -> tuple[Hierarchy, ...]:
-    """Hierarchy scores and radii under the heads of one method.
-
-    Args:
-      heads: after each task, ``{modality: W}`` with a leading axis of seeds.
-      tasks: of the stream in their order.
-      trees: by task, of :func:`class_trees`.
-      finished: which seeds were not stopped.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      One for each task with a tree, without the axis of methods.
+    """Hierarchies under one method's heads after each task, without the axis of methods.
 
     Raises:
       ValueError: if heads have overflowed.
     """
-    drawn = _drawn(tasks, trees)
+    known = [t.name for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
+    drawn = max(known, key=lambda name: int(trees[name].depths.max()), default=None)
     measured = []
     for own, task in zip(heads, tasks, strict=True):
         if task.name not in trees:
@@ -155,12 +147,6 @@ def _map_numbers(f: Callable[..., np.ndarray], *group: Hierarchy) -> Hierarchy:
         radius = dataclasses.replace(radii[0], means=means, correlation=correlation)
     points = None if group[0].points is None else f(*(h.points for h in group))
     return dataclasses.replace(group[0], scores=scores, radius=radius, points=points)
-
-
-def _drawn(tasks: Sequence[Task], trees: Mapping[str, Tree]) -> str | None:
-    """The task whose tree is drawn: of the old ones with points the first of the deepest."""
-    known = [t.name for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
-    return max(known, key=lambda name: int(trees[name].depths.max()), default=None)
 
 
 def _padded(features: Any) -> np.ndarray:

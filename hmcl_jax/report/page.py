@@ -59,15 +59,7 @@ def macros() -> Any:
 
 
 def document(title: str, lead: str, sections: Mapping[str, str]) -> str:
-    """A page with a table of contents, light and dark.
-
-    Args:
-      title: of the page.
-      lead: the first sentences.
-      sections: by title: text, or HTML of :func:`macros`.
-
-    Returns:
-      The page.
+    """A page with a table of contents; sections are text, or HTML of :func:`macros`, by title.
 
     Example:
       >>> from hmcl_jax.report.page import document
@@ -161,15 +153,7 @@ def _themed(svg: bytes) -> bytes:
 
 
 def report_page(analysis: Analysis, drawings: Mapping[str, bytes] | None = None) -> str:
-    """The page of an analysis.
-
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw.draw_all`.
-
-    Returns:
-      The page.
-    """
+    """The page of an analysis, with figures of :func:`hmcl_jax.report.figures.draw.draw_all`."""
     report = _Report(analysis, drawings or {})
     made = {name.capitalize(): getattr(macros(), name)(report) for name in SECTIONS}
     sections = {title: html for title, html in made.items() if html.strip()}
@@ -274,13 +258,13 @@ class _Report:
         versions = [(f"Version of {name}", str(v)) for name, v in saved.versions.items()]
         return versions + _flat({k: v for k, v in saved.about.items() if k != "experiment"})
 
-    def times(self, folder: str, saved: SavedResults) -> Table | None:
+    def times(self, folder: str, saved: SavedResults) -> Table:
         rows = [["Method", "Seconds"]]
         for method, result in saved.results.items():
             if seconds := sum(task.get("learn", 0) for task in result.seconds):
                 rows.append([method, f"{seconds:.1f}"])
         note = "Seconds to learn all tasks with all seeds, compilation included."
-        return Table(f"Times in {folder}", rows, note) if len(rows) > 1 else None
+        return Table(f"Times in {folder}", rows, note)
 
 
 def _is_bound(method: str) -> bool:

@@ -43,9 +43,8 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     try:
         tempfile.TemporaryFile(dir=above).close()
     except OSError as error:
-        raise RunError(
-            f"{out} cannot be written: {above}: {error.strerror}; choose another --out."
-        ) from error
+        reason = f"{above}: {error.strerror}"
+        raise RunError(f"{out} cannot be written: {reason}; choose another --out.") from error
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink():
@@ -53,10 +52,10 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     if not any(out.iterdir()):
         return
     try:
-        ours = json.loads((out / MARK).read_text("utf8"))["kind"] == KIND
+        kind = json.loads((out / MARK).read_text("utf8"))["kind"]
     except (OSError, ValueError, KeyError, TypeError):
-        ours = False
-    if not ours:
+        kind = None
+    if kind != KIND:
         raise RunError(f"{out} holds files that are not of a report; choose another --out.")
     if not replace:
         raise RunError(f"{out} holds a report already; --replace replaces it.")

@@ -27,14 +27,9 @@ def draw_all(
     seed: int | None = None,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, bytes]:
-    """Draws every figure that an analysis has the numbers for.
+    """Draws every figure that an analysis has the numbers for into a new folder.
 
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      folder: for the files; it is created.
-      formats: endings of the files, some of ``"png"``, ``"pdf"`` and ``"svg"``.
-      seed: of the tree drawing. Default: the first.
-      listener: called with the name of a figure and how many of how many are drawn.
+    The arguments are those of :func:`hmcl_jax.report.write.write_report`.
 
     Returns:
       The figures for a page, by name: SVG files, or PNG files where those are large.

@@ -43,14 +43,13 @@ def draw_stages(
             f"{short(name, 18)}{' (R)' if kind == 'retrieval' else ''} {i}"
             for i, (name, kind) in enumerate(zip(tasks, kinds, strict=True), 1)
         ]
-        unknown = False
+        unknown = any((np.isnan(values) & seen).any() for values in change.values())
         for axes, (name, values) in zip(panels, change.items(), strict=True):
             cells = scale.to_rgba(np.where(np.isnan(values), 0, values))
             cells[np.isnan(values)] = (0.5, 0.5, 0.5, 0.45)
             cells[~seen] = (0.5, 0.5, 0.5, 0.22)
             axes.imshow(cells.swapaxes(0, 1), aspect="equal")
             for t, i in np.argwhere(np.isnan(values) & seen):
-                unknown = True
                 corner = (t - 0.5, i - 0.5)
                 axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="/////", linewidth=0))
             for t in range(T):
