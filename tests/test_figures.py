@@ -20,7 +20,7 @@ from hmcl_jax.report.figures import style
 from hmcl_jax.report.figures.geometry import draw_depth, draw_drift, draw_norms, draw_radial_tree
 from hmcl_jax.report.figures.scores import draw_methods, draw_retrieval, draw_stages
 from hmcl_jax.report.figures.training import draw_training
-from hmcl_jax.report.tables import drift_tables
+from hmcl_jax.report.tables import RECALL_MEASURES, drift_tables
 
 ODD = ("a $x$ <b> & \"c\" 'd'", "😀 \x00\n" + "long " * 30, "$")
 TASKS = (*ODD, "last")
@@ -55,13 +55,8 @@ def points(rng, seeds=2):
 
 
 def details(rng, seeds=2):
-    names = [
-        f"{a}_to_{b}_r{k}"
-        for a, b in itertools.permutations(("general", "specific"))
-        for k in (1, 5, 10)
-    ]
     return [
-        [{n: list(rng.uniform(size=seeds)) for n in ["score", *names]} for _ in range(t + 1)]
+        [{name: rng.uniform(size=seeds) for name in RECALL_MEASURES} for _ in range(t + 1)]
         for t in range(4)
     ]
 

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import hashlib
 import html.parser
+import itertools
 import re
 
 import numpy as np
@@ -88,6 +89,11 @@ def test_a_report_of_hostile_names_is_text_alone(hostile):
     assert not [a for _, a in read.tags if any(key.startswith("on") for key in a)]
     for name in (*hostile.methods, *hostile.order):
         assert kept(name) in read.text
+    levels = [int(tag[1]) for tag, _ in read.tags if tag in ("h1", "h2", "h3")]
+    assert (levels[0], levels.count(1)) == (1, 1)
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+    known = {f"#{attributes['id']}" for _, attributes in read.tags if "id" in attributes}
+    assert {a["href"] for a in read.all("a")} <= known
 
 
 @pytest.mark.parametrize(

@@ -98,18 +98,10 @@ def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn):
         write_report(tmp_path / "new", found, formats=["gif"])
 
 
-def test_a_folder_that_cannot_be_written_is_refused_at_once(made, tmp_path, monkeypatch, undrawn):
-    _, _, found = made
+def test_a_folder_that_cannot_be_written_is_refused_at_once(made, tmp_path, undrawn):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file: Not a directory; choose another --out"):
-        check_report(tmp_path / "file" / "deep" / "report")
-
-    def fails(*arguments, **options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("hmcl_jax.report.write.tempfile.TemporaryFile", fails)
-    with pytest.raises(RunError, match=r"Permission denied; choose another --out"):
-        write_report(tmp_path / "new" / "report", found)
+        write_report(tmp_path / "file" / "deep" / "report", made[2])
     assert undrawn == []
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
