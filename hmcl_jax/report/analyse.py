@@ -304,9 +304,11 @@ def _chosen(known: Mapping[str, tuple[Path, str]], methods: Sequence[str]) -> li
 def _compared_with(methods: tuple[str, ...], against: str) -> tuple[str, list[str]]:
     """The method as it is called among several folders, and a sentence if that is not clear."""
     fitting = [method for method in methods if method.endswith(f"/{against}")]
-    if against in methods or len(fitting) == 1:
-        return (against if against in methods else fitting[0]), []
-    if not fitting:
-        return against, [f"There is no {against} to compare with; --against names another."]
-    note = f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; "
-    return fitting[0], [f"{note}--against names another."]
+    if against in methods:
+        fitting = [against]
+    if len(fitting) == 1:
+        return fitting[0], []
+    note = f"There is no {against} to compare with"
+    if fitting:
+        note = f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first"
+    return (fitting or [against])[0], [f"{note}; --against names another."]

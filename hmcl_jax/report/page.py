@@ -139,17 +139,13 @@ def data_uri(picture: bytes) -> str | None:
 
     Browsers run no scripts of a picture and load nothing for it, so an SVG may hold any text.
     """
-    for start, kind in PICTURES.items():
-        if picture.startswith(start):
-            picture = _themed(picture) if "svg" in kind else picture
-            return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
-    return None
-
-
-def _themed(svg: bytes) -> bytes:
-    """With ink that follows the page from light to dark."""
-    text = re.sub(INK, "currentColor", svg.decode("utf8"), flags=re.IGNORECASE)
-    return re.sub("<svg[^>]*>", rf"\g<0><style>{INKS}</style>", text, count=1).encode("utf8")
+    kind = next((kind for start, kind in PICTURES.items() if picture.startswith(start)), None)
+    if kind is None:
+        return None
+    if "svg" in kind:  # its ink follows the page from light to dark
+        text = re.sub(INK, "currentColor", picture.decode("utf8"), flags=re.IGNORECASE)
+        picture = re.sub("<svg[^>]*>", rf"\g<0><style>{INKS}</style>", text, count=1).encode()
+    return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 def report_page(analysis: Analysis, drawings: Mapping[str, bytes] | None = None) -> str:
@@ -237,13 +233,13 @@ class _Report:
 
     def filtered(self) -> list[int]:
         """Lengths of the traversals with the filter."""
-        every = [paths for start in self.analysis.starts for paths in start.paths.values()]
+        every = (paths for start in self.analysis.starts for paths in start.paths.values())
         return [len(path) for paths in every for path in paths[True]]
 
     def method_settings(self) -> Table:
         rows = [["Method", "Settings"]]
         for method, run in self.analysis.runs.items():
-            text = ", ".join(f"{key} = {_plain(value)}" for key, value in run.settings.items())
+            text = ", ".join(f"{key} = {value}" for key, value in _flat(run.settings))
             rows.append([method, text or "none"])
         return Table("Settings of each method", rows, "`hmcl methods` explains them.")
 
@@ -271,10 +267,6 @@ def _is_bound(method: str) -> bool:
     return method.rpartition("/")[2] == UPPER_BOUND
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
 def _flat(values: Mapping[str, object], before: str = "") -> list[tuple[str, str]]:
     """Nested settings as rows, ``train.batch``."""
     rows: list[tuple[str, str]] = []
@@ -282,5 +274,6 @@ def _flat(values: Mapping[str, object], before: str = "") -> list[tuple[str, str
         if isinstance(value, Mapping):
             rows += _flat(value, f"{before}{key}.")
         else:
-            rows.append((f"{before}{key}", _plain(value)))
+            text = json.dumps(value, ensure_ascii=False, default=str)
+            rows.append((f"{before}{key}", value if isinstance(value, str) else text))
     return rows

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,12 +97,11 @@ def without_stopped(result: StreamResult) -> StreamResult:
 
 def stopped_notes(results: Mapping[str, StreamResult]) -> str:
     """A line for every seed that was stopped, which the tables leave out; may be empty."""
-    lines = [
+    return "".join(
         f"{name}: {stop}; its table row is over the other {_finished(result).sum()} seeds.\n"
         for name, result in results.items()
         for stop in result.stopped
-    ]
-    return "".join(lines)
+    )
 
 
 def mean_std(values: Any, digits: int = 2, scale: float = 1.0) -> str:
@@ -123,9 +123,8 @@ def mean_std(values: Any, digits: int = 2, scale: float = 1.0) -> str:
 
 def method_rows(results: Mapping[str, StreamResult]) -> list[list[str]]:
     """The cells of :func:`markdown_table`, the header first."""
-    rows = [["Method", *COLUMNS]]
-    rows += [[name, *map(mean_std, columns(r).values())] for name, r in results.items()]
-    return rows
+    cells = {name: map(mean_std, columns(result).values()) for name, result in results.items()}
+    return [["Method", *COLUMNS], *([name, *row] for name, row in cells.items())]
 
 
 def markdown_table(results: Mapping[str, StreamResult]) -> str:
@@ -135,15 +134,11 @@ def markdown_table(results: Mapping[str, StreamResult]) -> str:
 
 def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table of cells, the header first; columns but the first are right-aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> str:
-        first, *others = zip(row, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
-        return f"| {' | '.join(cells)} |"
-
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    header, *body = (f"| {' | '.join(cells)} |" for cells in padded)
     rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
-    return "\n".join([line(rows[0]), f"|{rule}|", *map(line, rows[1:])])
+    return "\n".join([header, f"|{rule}|", *body])
 
 
 def latex_table(results: Mapping[str, StreamResult]) -> str:
@@ -233,10 +228,10 @@ def write_results(
         },
     }
     notes = stopped_notes(results)
-    commented = "".join(f"% {line}\n" for line in notes.splitlines())
+    commented = textwrap.indent(f"{CONVENTION}\n{notes}", "% ")
     contents = {
         "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n{notes}",
-        "table.tex": f"% {CONVENTION}\n{commented}{latex_table(results)}\n",
+        "table.tex": f"{commented}{latex_table(results)}\n",
         "results.json": _files.json_text(numbers),
     }
     return write_files(out, contents)

@@ -1,5 +1,6 @@
 """Figures of the geometry: drift, norms, class trees in the plane, radius by depth."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -234,13 +235,11 @@ def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title
         for axes in panels[-across:]:
             axes.set_xlabel("depth in the class tree", fontsize=7)
         pairs = zip(radius.depths, radius.counts, strict=True)
-        counts = style.wrapped(
-            "rank correlation of radius with depth: task end → final; names by depth: "
-            + ", ".join(f"{depth}:\N{NO-BREAK SPACE}{count}" for depth, count in pairs)
-        )
+        counts = ", ".join(f"{depth}:\N{NO-BREAK SPACE}{count}" for depth, count in pairs)
+        note = f"rank correlation of radius with depth: task end → final; names by depth: {counts}"
         before = plt.Line2D([], [], label="end of the task", **first)
         after = plt.Line2D([], [], color=INK, marker="o", markersize=4, label="end of the stream")
         style.legend(figure, {}, [before, after])
         heading = f"Distance from the origin by depth: {short(title, 30)}"
         heading += " (mean over seeds ± standard deviation)"
-        figure.suptitle(f"{heading}\n{counts}", fontsize=8)
+        figure.suptitle(f"{heading}\n{textwrap.fill(note, style.LINE)}", fontsize=8)

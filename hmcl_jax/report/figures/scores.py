@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -117,7 +118,7 @@ def draw_methods(figures: Mapping[str, Mapping[str, np.ndarray]], path: Paths) -
         style.name_rows(panels[0], [short(name) for name in figures])
         figure.suptitle("Methods: mean and sample standard deviation over seeds")
         note = f"Overall: {COLUMNS['Overall']}; BWT: {COLUMNS['BWT']}"
-        figure.supxlabel(style.wrapped(note), fontsize=7)
+        figure.supxlabel(textwrap.fill(note, style.LINE), fontsize=7)
 
 
 def draw_retrieval(

@@ -7,7 +7,6 @@ figure within a page can take the page's own colour of text.
 import contextlib
 import os
 import re
-import textwrap
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from hmcl_jax._extras import require
 
 INK = "#1c1e21"
 WIDTH = 7.2  # inches; at 96 dots per inch, 700 pixels
+LINE = 110  # characters of small type in that width
 ENDINGS = (".png", ".pdf", ".svg")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -105,11 +105,6 @@ def short(name: str, limit: int = 24) -> str:
     line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]", " ", str(name))
     line = " ".join(line.split()) or "(no name)"
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def wrapped(text: str) -> str:
-    """A note in lines as long as a figure is wide in small type."""
-    return "\n".join(textwrap.wrap(text, 110))
 
 
 @contextlib.contextmanager
