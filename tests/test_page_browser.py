@@ -178,34 +178,34 @@ def test_hover_focus_and_arrows_tell_values(browser):
     settle(browser)  # to scroll hides what is shown
     assert not tip.is_displayed()
 
-    def hover():
+    def tells(cell):
+        return tip.text.split() == cell.get_attribute("aria-label").split()
+
+    def hover(_):
         ActionChains(browser).move_to_element(title).perform()
         ActionChains(browser).move_to_element(cells[1]).perform()
         settle(browser)
         return tip.is_displayed()
 
-    WebDriverWait(browser, 20).until(lambda _: hover())
-    assert tip.text.split() == cells[1].get_attribute("aria-label").split()
+    WebDriverWait(browser, 20).until(hover)
+    assert tells(cells[1])
     assert "%" in tip.text
     browser.execute_script("arguments[0].focus()", cells[0])
-    assert tip.text.split() == cells[0].get_attribute("aria-label").split()
+    assert tells(cells[0])
     cells[0].send_keys(Keys.ARROW_RIGHT)
     settle(browser)
     assert browser.switch_to.active_element == cells[1]
-    assert tip.text.split() == cells[1].get_attribute("aria-label").split()
+    assert tells(cells[1])
     assert [c.get_attribute("tabindex") for c in cells[:3]] == ["-1", "0", "-1"]
     cells[1].send_keys(Keys.ARROW_DOWN)
-    here = browser.switch_to.active_element
-    assert here.get_attribute("aria-label") == cells[4].get_attribute("aria-label")
-    here.send_keys(Keys.ARROW_LEFT)  # task 2 was not there after task 1
-    assert browser.switch_to.active_element == here
-    assert tip.text.split() == here.get_attribute("aria-label").split()
-    here.send_keys(Keys.ESCAPE)
+    assert browser.switch_to.active_element == cells[4]
+    cells[4].send_keys(Keys.ARROW_LEFT)  # task 2 was not there after task 1
+    assert browser.switch_to.active_element == cells[4]
+    assert tells(cells[4])
+    cells[4].send_keys(Keys.ESCAPE)
     WebDriverWait(browser, 20).until(lambda _: not tip.is_displayed())
-    box = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, innerWidth]"
-    cells[3].click()
-    settle(browser)
     browser.execute_script("arguments[0].focus()", cells[3])
+    box = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right, innerWidth]"
     left, right, width = browser.execute_script(box, tip)
     assert 0 <= left < right <= width
 
