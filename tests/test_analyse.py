@@ -237,6 +237,7 @@ def test_stopped_seeds_are_left_out_and_named(store, tmp_path):
     assert "traversals of ewc are not shown: all its seeds were stopped" in said
     assert str(tmp_path / "ewc") in said
     assert "vanilla:" not in said
+    assert len(set(found.warnings)) == len(found.warnings)
     for values in (found.drift.values, found.drift.cones, found.drift.norms["image"].ratios):
         np.testing.assert_array_equal(
             np.isnan(values).all(axis=tuple(range(2, values.ndim))), [[False, False], [True, False]]

@@ -146,6 +146,7 @@ def analyse(
         of_seed = jax.tree.map(lambda W: W[int(finished.argmax())], heads)
         return drift, hierarchies, measure_traversals(of_seed, tasks, starts, store, kappa)
 
+    # One run at a time: the heads of all methods together may not fit into memory.
     measured = {}
     for number, (label, run) in enumerate(runs.items()):
         if listener is not None:
@@ -153,7 +154,8 @@ def analyse(
         not_shown = f"Drift, hierarchy and traversals of {label} are not shown"
         try:
             if label not in results:
-                warnings += _stopped(label, run.stopped(), len(run.seeds))
+                said = _stopped(label, run.stopped(), len(run.seeds))
+                warnings += [sentence for sentence in said if sentence not in warnings]
             measured[label] = measure(label, run)
         except RunError as error:
             warnings.append(f"{not_shown}. {error}")

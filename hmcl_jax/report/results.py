@@ -32,6 +32,7 @@ CONVENTION = (
     "Percent, mean and sample standard deviation over seeds. BWT is the mean over all T tasks "
     "(the last one's 0 included) of the final minus the immediate score; higher is better."
 )
+# What reading a damaged file, or one of another kind, may raise.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, OSError)
 
 

@@ -109,6 +109,7 @@ def draw_norms(drift: Drift, path: Paths) -> None:
                 if not ratios.size:
                     continue
                 heights = np.histogram(np.clip(ratios, low, high), edges)[0].astype(float)
+                # A Hann window smooths the counts, which are few in the tails.
                 heights = np.convolve(heights, np.hanning(7) / np.hanning(7).sum(), "same")
                 half = 0.42 * heights / heights.max()
                 band = (middles, row - half, row + half)

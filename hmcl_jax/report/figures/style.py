@@ -118,7 +118,7 @@ def sheet(paths: Paths) -> Iterator[Any]:
     if wrong := [str(path) for path in files if path.suffix.lower() not in ENDINGS]:
         raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {wrong[0]!r}.")
     plt = pyplot()
-    before = set(plt.get_fignums())
+    before = set(plt.get_fignums())  # the caller's, which stay open
     with plt.rc_context(), warnings.catch_warnings():
         plt.style.use(["default", STYLE])
         # A font without an emoji draws a box; text that stays text may still find its glyph.
@@ -195,6 +195,7 @@ def grid(
     Its size is in inches: across all of it, down per row of panels, and `extra` for titles and
     legends. Further settings are those of ``subplots``.
     """
+    # Four panels stand better as two by two than as three and one.
     across = 2 if panels == 4 and across == 3 else min(across, panels)
     down = -(-panels // across)
     figure, axes = plt.subplots(
