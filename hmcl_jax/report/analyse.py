@@ -310,7 +310,7 @@ def _compared_with(methods: tuple[str, ...], against: str) -> tuple[str, list[st
         fitting = [against]
     if len(fitting) == 1:
         return fitting[0], []
-    note = f"There is no {against} to compare with"
+    note = f"There is no {against} to compare with, only {', '.join(methods)}"
     if fitting:
         note = f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first"
     return (fitting or [against])[0], [f"{note}; --against names another."]
