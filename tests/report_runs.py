@@ -10,6 +10,7 @@ from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import write_results
+from hmcl_jax.report.tables import RECALL_MEASURES
 
 SEEDS = (3, 5)
 ATTACK = "window.attacked=1"
@@ -48,22 +49,16 @@ def with_tree_points(store: Store, rng) -> Store:
 
 def hostile_store(rng) -> Store:
     """A stream whose tasks, classes and categories have hostile names."""
-    store = with_tree_points(small_store(classes=len(HOSTILE), depth=2), rng)
+    plain = small_store(classes=len(HOSTILE), depth=2)
     tasks = []
-    for number, task in enumerate(store.tasks):
+    for task, name in zip(plain.tasks, HOSTILE[1:], strict=False):
         known = dict(zip(task.classes, HOSTILE, strict=False))
-        tree = tuple((known.get(c, c), known.get(p, f"{p} <b>&")) for c, p in task.tree)
-        tree = tuple((c if c in HOSTILE else f"{c} <b>&", p) for c, p in tree)
+        tree = tuple(tuple(known.get(n, f"{n} <b>&") for n in row) for row in task.tree)
         classes = tuple(known[c] for c in task.classes)
-        arrays = dict(task.arrays)
-        made = dataclasses.replace(task, name=HOSTILE[number + 1], classes=classes, tree=tree)
-        if tree:
-            points = rng.normal(size=(len(made.tree_names), store.dimension))
-            arrays["tree_features"] = points.astype(np.float32)
-        tasks.append(dataclasses.replace(made, arrays=arrays))
-    names = tuple(task.name for task in tasks)
-    orders = {"canonical": names}
-    return dataclasses.replace(store, name=HOSTILE[2], tasks=tuple(tasks), orders=orders)
+        tasks.append(dataclasses.replace(task, name=name, classes=classes, tree=tree))
+    orders = {"canonical": tuple(task.name for task in tasks)}
+    named = dataclasses.replace(plain, name=HOSTILE[2], tasks=tuple(tasks), orders=orders)
+    return with_tree_points(named, rng)
 
 
 def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult:
@@ -71,17 +66,11 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     scores = np.where(
         np.tri(count, dtype=bool), rng.uniform(0.2, 0.9, (len(seeds), count, count)), np.nan
     )
-    details = []
-    for t in range(count):
-        row = []
-        for i in range(t + 1):
-            measures = {"score": scores[:, t, i].tolist()}
-            if store.tasks[i].kind == "retrieval":
-                for way in ("general_to_specific", "specific_to_general"):
-                    for k in (1, 5, 10):
-                        measures[f"{way}_r{k}"] = rng.uniform(0, 1, len(seeds)).tolist()
-            row.append(measures)
-        details.append(row)
+    names = {"retrieval": ["score", *RECALL_MEASURES], "classification": ["score"]}
+    details = [
+        [{n: rng.uniform(size=len(seeds)).tolist() for n in names[task.kind]} for task in seen]
+        for seen in (store.tasks[: t + 1] for t in range(count))
+    ]
     return StreamResult(
         method=method,
         settings={"beta": 0.1, "note": HOSTILE[2]},
@@ -98,18 +87,18 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     )
 
 
-def stop(store: Store, place: int, seeds=SEEDS) -> Stopped:
-    """What is said of a seed that was stopped on the last task."""
-    return Stopped(place, seeds[place], store.tasks[-1].name, 2, "gradient", ("image",))
-
-
 def make_runs(out, store: Store, methods, rng, seeds=SEEDS, finished=None, stopped=None):
     """A folder with runs of some methods over a store; `finished` tasks, all by default.
 
     `stopped` says by method which places of seeds were stopped on the last task.
     """
+    last = store.tasks[-1].name
     stops = {
-        m: [stop(store, place, seeds) for place in (stopped or {}).get(m, ())] for m in methods
+        m: [
+            Stopped(i, seeds[i], last, 2, "gradient", ("image",))
+            for i in (stopped or {}).get(m, ())
+        ]
+        for m in methods
     }
     for method in methods:
         steps = range(1, (finished or len(store)) + 1)

@@ -20,7 +20,7 @@ from hmcl_jax.report.figures import style
 from hmcl_jax.report.figures.geometry import draw_depth, draw_drift, draw_norms, draw_radial_tree
 from hmcl_jax.report.figures.scores import draw_methods, draw_retrieval, draw_stages
 from hmcl_jax.report.figures.training import draw_training
-from hmcl_jax.report.tables import drift_tables
+from hmcl_jax.report.tables import RECALL_MEASURES, drift_tables
 
 ODD = ("a $x$ <b> & \"c\" 'd'", "😀 \x00\n" + "long " * 30, "$")
 TASKS = (*ODD, "last")
@@ -55,13 +55,8 @@ def points(rng, seeds=2):
 
 
 def details(rng, seeds=2):
-    names = [
-        f"{a}_to_{b}_r{k}"
-        for a, b in itertools.permutations(("general", "specific"))
-        for k in (1, 5, 10)
-    ]
     return [
-        [{n: list(rng.uniform(size=seeds)) for n in ["score", *names]} for _ in range(t + 1)]
+        [{name: rng.uniform(size=seeds) for name in RECALL_MEASURES} for _ in range(t + 1)]
         for t in range(4)
     ]
 
@@ -93,11 +88,8 @@ def training(rng, path, seeds=2):
 
 def depth(rng, path, seeds=2):
     made = points(rng, seeds)
-    ends = (
-        radius_by_depth(made.tree, np.linalg.norm(x, axis=-1), made.names)
-        for x in (made.before, made.after)
-    )
-    draw_depth(METHODS, *ends, path, ODD[0])
+    radii = np.linalg.norm(np.stack([made.before, made.after], axis=2), axis=-1)
+    draw_depth(METHODS, radius_by_depth(made.tree, radii, made.names), path, ODD[0])
 
 
 FIGURES = {
@@ -115,40 +107,25 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn_in_every_format_and_fits_into_a_page(name, tmp_path):
-    paths = [tmp_path / f"{name}.{ending}" for ending in ("png", "pdf", "svg")]
-    FIGURES[name](np.random.default_rng(0), paths)
-    starts = [path.read_bytes()[:5] for path in paths]
-    assert starts == [b"\x89PNG\r", b"%PDF-", b"<?xml"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in paths)
-    svg = paths[2].read_text("utf8")
+def test_every_figure_fits_into_a_page(name, tmp_path):
+    path = tmp_path / f"{name}.svg"
+    FIGURES[name](np.random.default_rng(0), path, seeds=1 if name in ("drift", "depth") else 2)
+    svg = path.read_text("utf8")
     root = ElementTree.fromstring(svg)
     assert style.INK in svg
+    assert "mine &lt;script&gt;" in svg
     assert next(e.text for e in root.iter() if e.tag.endswith("title"))
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert not tags & {"script", "foreignObject"}
 
 
-def test_the_same_numbers_give_the_same_bytes(tmp_path):
-    for ending in ("png", "pdf", "svg"):
-        twice = [tmp_path / f"{n}.{ending}" for n in "ab"]
-        for path in twice:
-            methods(np.random.default_rng(0), path)
-        assert twice[0].read_bytes() == twice[1].read_bytes()
-
-
-def test_one_seed_is_drawn_too(tmp_path):
-    for name in ("methods", "retrieval", "drift", "depth"):
-        FIGURES[name](np.random.default_rng(0), tmp_path / f"{name}.svg", seeds=1)
-
-
-def test_names_stay_text(tmp_path):
-    methods(np.random.default_rng(0), tmp_path / "m.svg")
-    svg = (tmp_path / "m.svg").read_text("utf8")
-    assert "mine &lt;script&gt;" in svg
-    assert "<script" not in svg
-    assert style.short(ODD[1]).startswith("😀 long")
-    assert len(style.short(ODD[1])) == 24
+def test_the_same_numbers_give_the_same_bytes_in_every_format(tmp_path):
+    for name in "ab":
+        paths = [tmp_path / f"{name}.{ending}" for ending in ("pdf", "png", "svg")]
+        methods(np.random.default_rng(0), paths, seeds=1)
+    contents = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+    assert contents[:3] == contents[3:]
+    assert [content[:5] for content in contents[:3]] == [b"%PDF-", b"\x89PNG\r", b"<?xml"]
 
 
 def test_a_method_in_several_folders_keeps_its_colour_in_other_shades_and_markers():

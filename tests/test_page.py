@@ -1,8 +1,10 @@
 """The parts of a page: what is escaped, sorted, coloured and left out."""
 
 import base64
+import dataclasses
 import hashlib
 import html.parser
+import itertools
 import re
 
 import numpy as np
@@ -11,8 +13,8 @@ from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 from hmcl_jax.report import page
 from hmcl_jax.report.analyse import analyse
-from hmcl_jax.report.page import Scale, document, heat_map, leading_number, macros, table
-from hmcl_jax.report.tables import p_value
+from hmcl_jax.report.page import document, leading_number, macros, table
+from hmcl_jax.report.tables import Table, p_value
 
 TAGS = (
     "html head meta title style body header div h1 h2 h3 p nav ol li a main section table caption "
@@ -54,14 +56,15 @@ def kept(name):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_text_is_shown_as_it_is(name):
-    scale = Scale(2.0, "", name, name)
+    cell = {"level": 1, "framed": True, "label": name, "text": name}
     parts = [
-        *(name, None, table([[name, "n"], [name, "1"]], name, name, about={name: name})),
-        *(heat_map(np.ones((1, 1)), ([name], [name]), name, scale), scale.legend()),
-        *(macros().picture(page.data_uri(PNG), name, name), macros().details(name, name)),
-        *(macros().cards([(name, name, name)]), macros().facts([(name, name)], name)),
+        table(Table(name, [[name, "n"], [name, "1"]], name, about={name: name})),
+        macros().map(name, [name], [(name, [cell, None])]),
+        macros().picture(page.data_uri(PNG), name, name),
+        macros().details(name, name),
+        macros().facts([(name, name)], name),
     ]
-    read = Reader(document(name, name, [(name, parts), (name, [])]))
+    read = Reader(document(name, name, {name: type(parts[0])().join(parts), "text": name}))
     assert {tag for tag, _ in read.tags} <= set(TAGS.split())
     assert len(read.all("script")) == len(read.all("style")) == 1
     assert not [a for _, a in read.tags if any(key.startswith("on") for key in a)]
@@ -86,19 +89,11 @@ def test_a_report_of_hostile_names_is_text_alone(hostile):
     assert not [a for _, a in read.tags if any(key.startswith("on") for key in a)]
     for name in (*hostile.methods, *hostile.order):
         assert kept(name) in read.text
-
-
-def test_a_report_that_is_too_large_leaves_out_the_largest_parts(hostile, monkeypatch):
-    drawings = {"methods": PNG + bytes(300_000), "drift": PNG + bytes(30_000)}
-    whole = page.report_page(hostile, drawings)
-    monkeypatch.setattr(page, "LARGEST", len(whole.encode()) - 1)
-    smaller = page.report_page(hostile, drawings)
-    assert "too large: figures/methods.png" in smaller
-    assert "too large: figures/drift.png" not in smaller
-    assert len(smaller.encode()) < page.LARGEST
-    monkeypatch.setattr(page, "LARGEST", 10_000)
-    with pytest.raises(ValueError, match="more than 10000; analyse fewer methods"):
-        page.report_page(hostile, drawings)
+    levels = [int(tag[1]) for tag, _ in read.tags if tag in ("h1", "h2", "h3")]
+    assert (levels[0], levels.count(1)) == (1, 1)
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+    known = {f"#{attributes['id']}" for _, attributes in read.tags if "id" in attributes}
+    assert {a["href"] for a in read.all("a")} <= known
 
 
 @pytest.mark.parametrize(
@@ -122,7 +117,7 @@ def test_numbers_by_which_cells_are_sorted(text, number):
 
 def test_a_table_has_headers_to_press_and_values_to_sort_by():
     rows = [["Method", "Acc", "Note"], ["a", "1.50 ± 0.10", "x"], ["b", "-2.00 ± 0.10 (-3 %)", ""]]
-    read = Reader(table(rows, "Scores", "Percent.", {1: max}, {"Acc": "top-1"}))
+    read = Reader(table(Table("Scores", rows, "Percent.", {1: max}, {"Acc": "top-1"})))
     heads = [a for a in read.all("th") if a["scope"] == "col"]
     assert [a["aria-sort"] for a in heads] == ["none"] * 3
     assert heads[1]["title"] == "top-1"
@@ -136,18 +131,20 @@ def test_a_table_has_headers_to_press_and_values_to_sort_by():
     assert "Percent." in read.text
 
 
-def test_a_heat_map_tells_its_values_and_has_one_stop_for_the_tab_key():
-    values = np.array([[0.0, -50.0, 7.25], [np.nan, 0.0, 100.0]])
-    read = Reader(heat_map(values, (["r", "s"], ["a", "b", "c"]), "m", Scale(50.0, " %")))
-    cells = read.all("td")
-    assert [a.get("tabindex") for a in cells] == ["0", "-1", "-1", None, "-1", "-1"]
-    assert [a.get("aria-label") for a in cells] == [
-        *("r, a: 0.0 %", "r, b: \u221250.0 %", "r, c: +7.2 %"),
-        *(None, "s, b: 0.0 %", "s, c: +100.0 %"),
+def test_heat_maps_tell_their_values_and_have_one_stop_for_the_tab_key(hostile):
+    R = np.full((2, 4, 4), np.nan)
+    R[:, *np.tril_indices(4)] = [0.0, *(0.4, 0.5), *(0.0, 0.25, 0.5), *(0.3, 0.5, 0.5, 0.5)]
+    results = {"m": dataclasses.replace(hostile.results["vanilla"], scores=R)}
+    read = Reader(page.report_page(dataclasses.replace(hostile, results=results)))
+    cells = [a for a in read.all("td") if "aria-label" in a]
+    assert [a["tabindex"] for a in cells] == ["0", *["-1"] * (len(cells) - 1)]
+    two, three, four = map(kept, hostile.order[1:])
+    assert [a["aria-label"] for a in cells][:3] == [
+        f"{two} (R) after 2 {two} (R): 0.0 % (50.0 \u2192 50.0)",
+        f"{two} (R) after 3 {three}: \u221250.0 % (50.0 \u2192 25.0)",
+        f"{two} (R) after 4 {four} (R): 0.0 % (50.0 \u2192 50.0)",
     ]
-    assert [a["class"] for a in cells] == ["hp0", "hm12", "hp2", "empty", "hp0", "hp12"]
-    with pytest.raises(ValueError, match=r"shape \(2, 2\).*got shape \(2, 3\)"):
-        heat_map(values, (["r", "s"], ["a", "b"]), "m", Scale(50.0))
+    assert [a["class"] for a in cells][:3] == ["hp0 framed", "hm12", "hp0 framed"]
 
 
 def luminance(colour):
@@ -186,20 +183,13 @@ def test_a_p_value_shows_on_which_side_of_a_twentieth_it_is():
     assert texts == ["0.04", "0.0463", "0.0498", "0.05", "0.0502", "0.04996", "0.06", "1"]
 
 
-def test_sections_have_anchors_of_their_own():
-    titles = ("One", "One", "!", "\u05e9")
-    read = Reader(document("t", "l", [(title, ["text"]) for title in titles]))
-    anchors = [a["id"] for a in read.all("section")]
-    assert anchors == ["one", "one-2", "section", "section-2"]
-    assert [a["href"] for a in read.all("a")[1:]] == [f"#{anchor}" for anchor in anchors]
-    assert read.all("html")[0]["lang"] == "en"
-
-
 def test_the_policy_admits_our_script_alone():
-    made = document("t", "l", [])
+    made = document("t", "l", {"One": "text", "Two": "text"})
     script = made.split("<script>")[1].split("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = next(a for a in Reader(made).all("meta") if "http-equiv" in a)["content"]
     assert f"script-src 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
+    assert [a["href"] for a in Reader(made).all("a")[1:]] == ["#one", "#two"]
+    assert [a["id"] for a in Reader(made).all("section")] == ["one", "two"]

@@ -25,7 +25,7 @@ from hmcl_jax.continual.run_reader import run_names
 from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
-from hmcl_jax.report.analyse import analyse, compared_with
+from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.results import read_results, stream_of
 from hmcl_jax.report.write import FORMATS, check_report, write_report
 
@@ -73,23 +73,23 @@ def make(options: argparse.Namespace, console: Console) -> None:
         console.print(f"{name} ({done + 1}/{total})", markup=False, highlight=False)
 
     analysis = analyse(
-        options.runs, store, methods=options.methods, anchors=options.anchors, listener=show
+        options.runs,
+        store,
+        methods=options.methods,
+        against=options.against,
+        anchors=options.anchors,
+        listener=show,
     )
     check_seed(options.seed, analysis.seeds)  # --methods may leave some of them out
-    against, note = compared_with(analysis.methods, options.against)
-    if not note and against not in analysis.methods:
-        others = ", ".join(analysis.methods)
-        note = f"There is no {against} to compare with; --against names another ({others})."
     written = write_report(
         out,
         analysis,
-        against=options.against,
         seed=options.seed,
         formats=formats,
         replace=options.replace,
         listener=show,
     )
-    for sentence in filter(None, (note, *analysis.warnings)):
+    for sentence in analysis.warnings:
         console.print(sentence, markup=False)
     console.print(f"{time.perf_counter() - start:.0f} s; wrote {written}", markup=False)
 

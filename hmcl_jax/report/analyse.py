@@ -4,32 +4,28 @@
 are made from. Missing parts of a run are left out and named in :attr:`Analysis.warnings`.
 """
 
+import collections
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import _checks
 from hmcl_jax.continual import RunError, SavedRun, Stopped, StreamResult, read_runs
 from hmcl_jax.continual.run_reader import run_names
-from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation import Drift, Pool, Tree, join_drift, measure_drift
-from hmcl_jax.report.hierarchy import (
-    WHEN,
-    Hierarchy,
-    class_trees,
-    join_hierarchies,
-    measure_hierarchy,
-)
+from hmcl_jax.data.store import Store
+from hmcl_jax.evaluation import Drift, join_drift, measure_drift
+from hmcl_jax.report.hierarchy import Hierarchy, class_trees, join_hierarchies, measure_hierarchy
 from hmcl_jax.report.results import SavedResults, read_results, without_stopped
 from hmcl_jax.report.traversals import Paths, Start, choose_starts, measure_traversals
 
 Listener = Callable[[str, int, int], None]
+Measured = tuple[Drift | None, tuple[Hierarchy, ...], list[Paths]]  # of one run
+NORM_ANCHORS = 500  # test samples per task, for norms
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,80 +34,37 @@ class Analysis:
 
     Attributes:
       store: the stream.
-      methods: all, in the order in which they are shown.
+      runs: by method, as it is shown, in the order in which they are shown.
       order: names of the tasks, in the order of the runs.
       kinds: of the tasks.
       seeds: of the runs.
-      settings: of each method.
-      config: shared settings of each method's run.
-      results: by method, for those that are finished, over the seeds that were not stopped.
+      results: of the methods that are finished, over the seeds that were not stopped.
       saved: by folder, the file that its results are from.
       drift: of the methods that have all checkpoints; None if there is none.
       hierarchies: of each classification task with a tree, for the methods of `geometry`.
       starts: pictures with the traversals of each method's first seed that was not stopped.
       geometry: the methods that `drift`, `hierarchies` and `starts` are of.
+      against: the method that others are compared with, as it is shown; `methods` may lack it.
       warnings: sentences on what could not be measured and what to run again.
     """
 
     store: Store
-    methods: tuple[str, ...]
+    runs: Mapping[str, SavedRun]
     order: tuple[str, ...]
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
-    settings: Mapping[str, Mapping[str, Any]]
-    config: Mapping[str, Mapping[str, Any]]
     results: Mapping[str, StreamResult]
     saved: Mapping[str, SavedResults]
     drift: Drift | None
     hierarchies: tuple[Hierarchy, ...]
     starts: tuple[Start, ...]
     geometry: tuple[str, ...]
+    against: str
     warnings: tuple[str, ...]
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Plan:
-    """The measurements to take for every run."""
-
-    tasks: Sequence[Task]
-    trees: Mapping[str, Tree]
-    starts: tuple[Start, ...]
-    pool: Pool | None
-    K: float
-    counts: tuple[int, int]
-
-    def measure(
-        self, label: str, run: SavedRun
-    ) -> tuple[Drift | None, tuple[Hierarchy, ...], list[Paths]]:
-        """Drift, hierarchies and traversals of one run."""
-        heads: list[dict[str, Any]] = [
-            {modality: jnp.asarray(W) for modality, W in run.heads(number).items()}
-            for number in range(1, len(self.tasks) + 1)
-        ]
-        finite = [np.isfinite(np.asarray(W)).all(axis=(1, 2)) for W in heads[-1].values()]
-        finished = np.all(finite, axis=0)
-        if not finished.any():
-            raise ValueError("all its seeds were stopped")
-        seed, kappa = int(finished.argmax()), float(run.config.get("kappa", 0.1))
-        drift = None
-        if len(self.tasks) > 1:
-            drift = measure_drift(
-                *(label, heads, self.tasks, run.seeds), K=self.K, kappa=kappa, counts=self.counts
-            )
-            _check_finite(drift, finished)
-        hierarchies = measure_hierarchy(heads, self.tasks, self.trees, finished, self.K)
-        paths: list[Paths] = []
-        for _, group in itertools.groupby(self.starts, key=lambda start: start.task.name):
-            starts = list(group)
-            task = starts[0].task
-            number = [other.name for other in self.tasks].index(task.name)
-            assert self.pool is not None
-            ends = {
-                when: {m: h[m][seed] for m in (task.specific, self.pool.modality)}
-                for when, h in zip(WHEN, (heads[number], heads[-1]), strict=True)
-            }
-            paths += measure_traversals(ends, starts, self.pool, K=self.K, kappa=kappa)
-        return drift, hierarchies, paths
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self.runs)
 
 
 def analyse(
@@ -119,8 +72,8 @@ def analyse(
     store: Store,
     *,
     methods: Sequence[str] | None = None,
+    against: str = "vanilla",
     anchors: int = 50,
-    norm_anchors: int = 500,
     pictures: int = 8,
     listener: Listener | None = None,
 ) -> Analysis:
@@ -131,8 +84,8 @@ def analyse(
         in several is called ``"folder/method"``.
       store: the stream that the runs are of.
       methods: names, as they are shown or as they are in the folders. Default: all.
+      against: the method that others are compared with, likewise.
       anchors: of each task, for drift.
-      norm_anchors: of each task, for norms.
       pictures: that traversals start from, at most.
       listener: called with a method and how many of how many are done.
 
@@ -156,91 +109,102 @@ def analyse(
       ('vanilla',) (1, 1, 1, 4) ()
       >>> out.cleanup()
     """
-    _checks.instance("store", store, Store, "a Store")
     if isinstance(folders, str | os.PathLike) or not folders:
         raise TypeError(f"folders must be a list of at least one folder, got {folders!r}.")
-    for name, value in (("anchors", anchors), ("norm_anchors", norm_anchors)):
-        _checks.integer(name, value, 1)
+    _checks.integer("anchors", anchors, 1)
     _checks.integer("pictures", pictures, 0)
-    runs, results, saved, warnings = _read(tuple(map(Path, folders)), store, methods)
+    paths = tuple(map(Path, folders))
+    runs, warnings = _read_runs(paths, store, methods)
+    results, saved = _read_scores(paths, runs, store, warnings)
     first = next(iter(runs.values()))
     tasks = [store[name] for name in first.order]
     trees, unread = class_trees(tasks)
     warnings += unread
-    starts, pool = choose_starts(store, tasks, pictures)
-    plan = _Plan(tasks, trees, starts, pool, float(store.K), (anchors, norm_anchors))
+    starts = choose_starts(store, tasks, pictures)
     if not trees and "classification" in (task.kind for task in tasks):
         warnings.append("No classification task has a class tree, so no hierarchy is measured.")
     if pictures and not starts:
         warnings.append("The store holds no names to look for, so there are no traversals.")
+
+    def measure(label: str, run: SavedRun) -> Measured:
+        steps = (run.heads(number) for number in range(1, len(tasks) + 1))
+        heads = [{modality: jnp.asarray(W) for modality, W in step.items()} for step in steps]
+        # Heads of seeds that were stopped are NaN.
+        finished = np.all([np.isfinite(W).all(axis=(1, 2)) for W in heads[-1].values()], axis=0)
+        if not finished.any():
+            raise ValueError("all its seeds were stopped")
+        K, kappa = float(store.K), float(run.config.get("kappa", 0.1))
+        drift = None
+        if len(tasks) > 1:
+            counts = (anchors, NORM_ANCHORS)
+            drift = measure_drift(label, heads, tasks, run.seeds, K=K, kappa=kappa, counts=counts)
+            numbers = np.concatenate([drift.values, drift.cones], axis=-1)[0, finished]
+            if (wrong := ~np.isfinite(numbers).all(axis=(0, 2))).any():
+                task = drift.tasks[int(wrong.argmax())]
+                raise ValueError(f"its drift on {task} is not finite: a head has overflowed")
+        hierarchies = measure_hierarchy(heads, tasks, trees, finished, K)
+        of_seed = jax.tree.map(lambda W: W[int(finished.argmax())], heads)
+        return drift, hierarchies, measure_traversals(of_seed, tasks, starts, store, kappa)
+
+    # One run at a time: the heads of all methods together may not fit into memory.
     measured = {}
     for number, (label, run) in enumerate(runs.items()):
         if listener is not None:
             listener(label, number, len(runs))
+        not_shown = f"Drift, hierarchy and traversals of {label} are not shown"
         try:
             if label not in results:
-                warnings += _stopped(label, run.stopped(), len(run.seeds))
-            measured[label] = plan.measure(label, run)
+                said = _stopped(label, run.stopped(), len(run.seeds))
+                warnings += [sentence for sentence in said if sentence not in warnings]
+            measured[label] = measure(label, run)
         except RunError as error:
-            warnings.append(f"{_NOT_SHOWN.format(label)}. {error}")
-        except (ValueError, FloatingPointError) as error:
-            overflow = isinstance(error, FloatingPointError)
-            remedy = "run it again with a lower learning rate, or " if overflow else ""
-            warnings.append(
-                f"{_NOT_SHOWN.format(label)}: {str(error).rstrip('.')} ({run.path}); {remedy}leave "
-                "it out with --methods."
-            )
+            warnings.append(f"{not_shown}. {error}")
+        except ValueError as error:
+            reason = str(error).rstrip(".")
+            warnings.append(f"{not_shown}: {reason} ({run.path}); leave it out with --methods.")
     if len(tasks) < 2:
-        warnings.append("Drift is of tasks that others follow; this stream has one task only.")
+        warnings.append("This stream has one task only; drift is measured on tasks before others.")
     if not measured and not results:
         raise RunError(" ".join(warnings))
+    against, note = _compared_with(tuple(runs), against)
     drifts = [drift for drift, _, _ in measured.values() if drift is not None]
     return Analysis(
         store=store,
-        methods=tuple(runs),
+        runs=runs,
         order=first.order,
         kinds=tuple(task.kind for task in tasks),
         seeds=first.seeds,
-        settings={label: run.settings for label, run in runs.items()},
-        config={label: run.config for label, run in runs.items()},
         results=results,
         saved=saved,
         drift=join_drift(drifts) if drifts else None,
         hierarchies=join_hierarchies([trees for _, trees, _ in measured.values()]),
         starts=tuple(
-            dataclasses.replace(
-                start, paths={label: paths[i] for label, (_, _, paths) in measured.items()}
-            )
-            for i, start in enumerate(starts)
-        )
-        if measured
-        else (),
+            dataclasses.replace(start, paths={m: paths[i] for m, (_, _, paths) in measured.items()})
+            for i, start in enumerate(starts if measured else ())
+        ),
         geometry=tuple(measured),
-        warnings=tuple(warnings),
+        against=against,
+        warnings=(*warnings, *note),
     )
 
 
-_NOT_SHOWN = "Drift, hierarchy and traversals of {} are not shown"
-
-
-def _read(
+def _read_runs(
     folders: tuple[Path, ...], store: Store, methods: Sequence[str] | None
-) -> tuple[dict[str, SavedRun], dict[str, StreamResult], dict[str, SavedResults], list[str]]:
-    """Runs and results of all folders by the names they are shown with, files, and warnings."""
-    for folder in folders:
-        if not folder.is_dir():
-            raise RunError(f"there is no folder {folder}; give one of `hmcl run`.")
-    of_folder = [run_names(folder) for folder in folders]
-    short = _short_names(folders)
-    names = [method for listed in of_folder for method in listed]
+) -> tuple[dict[str, SavedRun], list[str]]:
+    """Runs by the names they are shown with, and sentences on those that cannot be read."""
+    if absent := [folder for folder in folders if not folder.is_dir()]:
+        raise RunError(f"there is no folder {absent[0]}; give one of `hmcl run`.")
+    listed = [
+        (folder, prefix, method)
+        for folder, prefix in zip(folders, _short_names(folders), strict=True)
+        for method in run_names(folder)
+    ]
+    count = collections.Counter(method for *_, method in listed)
     known = {
-        m if names.count(m) == 1 else f"{prefix}/{m}": (folder, m)
-        for folder, prefix, listed in zip(folders, short, of_folder, strict=True)
-        for m in listed
+        method if count[method] == 1 else f"{prefix}/{method}": (folder, method)
+        for folder, prefix, method in listed
     }
     runs: dict[str, SavedRun] = {}
-    results: dict[str, StreamResult] = {}
-    files: dict[str, SavedResults] = {}
     warnings: list[str] = []
     for label in known if methods is None else _chosen(known, methods):
         folder, method = known[label]
@@ -250,46 +214,58 @@ def _read(
             warnings.append(f"{label} is left out. {error}")
     if not runs:
         raise RunError(" ".join(warnings))
-    for folder, prefix in zip(folders, short, strict=True):
-        labels = {known[label][1]: label for label in runs if known[label][0] == folder}
+    name, first = next(iter(runs.items()))
+    for label, run in runs.items():
+        for what in ("order", "seeds"):
+            ours, theirs = getattr(run, what), getattr(first, what)
+            if ours != theirs:
+                raise RunError(
+                    f"{label} and {name} differ in {what}, {list(ours)} and {list(theirs)}, and "
+                    "cannot stand in one table; analyse them apart, each with its own --out."
+                )
+    return runs, warnings
+
+
+def _read_scores(
+    folders: tuple[Path, ...], runs: Mapping[str, SavedRun], store: Store, warnings: list[str]
+) -> tuple[dict[str, StreamResult], dict[str, SavedResults]]:
+    """Results by method and files by folder; appends a sentence to `warnings` for each gap."""
+    every: dict[str, StreamResult] = {}
+    files: dict[str, SavedResults] = {}
+    for folder, prefix in zip(folders, _short_names(folders), strict=True):
+        labels = [label for label, run in runs.items() if run.path.parent == folder.absolute()]
         if not labels:
             continue
         try:
             saved = files[prefix] = read_results(folder)
         except RunError as error:
-            warnings.append(f"Scores of {', '.join(labels.values())} are not shown. {error}")
+            warnings.append(f"Scores of {', '.join(labels)} are not shown. {error}")
             continue
-        for method, label in labels.items():
+        for label in labels:
+            method = runs[label].method
             if method in saved.results:
                 _same_stream(saved, runs[label], store)
-                results[label] = saved.results[method]
+                every[label] = saved.results[method]
             else:
-                missing = (
-                    f"{saved.path} does not hold them; name it in --methods too and run again with "
-                    "--resume."
-                )
-                why = saved.wrong.get(method, missing)
-                warnings.append(f"Scores of {label} are not shown. {why}")
-    _alike(runs)
-    for label in [label for label in runs if label in results]:
-        result = results.pop(label)
+                remedy = "name it in --methods too and run again with --resume"
+                missing = f"{saved.path} does not hold them; {remedy}."
+                reason = saved.wrong.get(method, missing)
+                warnings.append(f"Scores of {label} are not shown. {reason}")
+    results = {}
+    for label, result in ((label, every[label]) for label in runs if label in every):
         warnings += _stopped(label, result.stopped, len(result.seeds))
         if len(result.stopped) < len(result.seeds):
             results[label] = without_stopped(result)
         else:
             warnings.append(f"Scores of {label} are not shown: all its seeds were stopped.")
-    return runs, results, files, warnings
+    return results, files
 
 
 def _same_stream(saved: SavedResults, run: SavedRun, store: Store) -> None:
     """Refuses results that are of other tasks, seeds or kinds than the run beside them."""
-    result = saved.results[run.method]
     kinds = tuple(store[name].kind for name in run.order)
-    for what, here, there in (
-        ("tasks", result.tasks, run.order),
-        ("seeds", result.seeds, run.seeds),
-        ("kinds", result.kinds, kinds),
-    ):
+    for what, there in (("tasks", run.order), ("seeds", run.seeds), ("kinds", kinds)):
+        here = getattr(saved.results[run.method], what)
         if here != there:
             beside = f"the store {store.name}" if what == "kinds" else run.path / "run.json"
             raise RunError(
@@ -307,15 +283,6 @@ def _stopped(label: str, stopped: Sequence[Stopped], seeds: int) -> list[str]:
     return [f"{label}: {'; '.join(map(str, stopped))}. It is left out, and {rest}."]
 
 
-def _check_finite(drift: Drift, finished: np.ndarray) -> None:
-    """Refuses drift that is not finite although the heads are."""
-    for what, values in (("drift", drift.values), ("cones", drift.cones)):
-        wrong = ~np.isfinite(values[0, finished]).all(axis=(0, 2))
-        if wrong.any():
-            task = drift.tasks[int(wrong.argmax())]
-            raise FloatingPointError(f"its {what} on {task} is not finite: a head has overflowed")
-
-
 def _short_names(folders: tuple[Path, ...]) -> list[str]:
     """The last parts of the folders' paths that tell them apart."""
     parts = [folder.resolve().parts for folder in folders]
@@ -326,21 +293,7 @@ def _short_names(folders: tuple[Path, ...]) -> list[str]:
     raise RunError(f"{folders[0]} is given twice; name each folder once.")
 
 
-def _alike(runs: Mapping[str, SavedRun]) -> None:
-    name, first = next(iter(runs.items()))
-    for label, run in runs.items():
-        for what in ("order", "seeds"):
-            ours, theirs = getattr(run, what), getattr(first, what)
-            if tuple(ours) != tuple(theirs):
-                raise RunError(
-                    f"{label} and {name} differ in {what}, {list(ours)} and {list(theirs)}, and "
-                    "cannot stand in one table; analyse them apart, each with its own --out."
-                )
-
-
 def _chosen(known: Mapping[str, tuple[Path, str]], methods: Sequence[str]) -> list[str]:
-    if isinstance(methods, str):
-        raise TypeError(f"methods must be a list of names, got the string {methods!r}.")
     chosen: list[str] = []
     for name in methods:
         fitting = [label for label, (_, method) in known.items() if name in (label, method)]
@@ -350,27 +303,14 @@ def _chosen(known: Mapping[str, tuple[Path, str]], methods: Sequence[str]) -> li
     return chosen
 
 
-def compared_with(methods: Sequence[str], against: str) -> tuple[str, str]:
-    """The method that others are compared with, as it is called among several folders.
-
-    Args:
-      methods: as they are shown.
-      against: one of them, or a name that one or several of them have in their folders.
-
-    Returns:
-      The method, and a sentence if it had to be chosen; `against` itself if there is none.
-
-    Example:
-      >>> from hmcl_jax.report.analyse import compared_with
-      >>> print(compared_with(["a/vanilla", "ewc"], "vanilla"))
-      ('a/vanilla', '')
-    """
+def _compared_with(methods: tuple[str, ...], against: str) -> tuple[str, list[str]]:
+    """The method as it is called among several folders, and a sentence if that is not clear."""
     fitting = [method for method in methods if method.endswith(f"/{against}")]
-    if against in methods or not fitting:
-        return against, ""
+    if against in methods:
+        fitting = [against]
     if len(fitting) == 1:
-        return fitting[0], ""
-    return fitting[0], (
-        f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first; --against "
-        "names another."
-    )
+        return fitting[0], []
+    note = f"There is no {against} to compare with, only {', '.join(methods)}"
+    if fitting:
+        note = f"Of {', '.join(fitting)}, methods are compared with {fitting[0]}, the first"
+    return (fitting or [against])[0], [f"{note}; --against names another."]

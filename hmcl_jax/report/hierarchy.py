@@ -1,7 +1,7 @@
 """Class trees of a stream: how far off wrong predictions are, and where the names in a tree lie."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,52 +14,39 @@ from hmcl_jax.data.store import Task
 from hmcl_jax.evaluation import (
     RadiusByDepth,
     Tree,
-    TreePoints,
-    chance_scores,
     hierarchy_scores,
     make_tree,
     predict,
     radius_by_depth,
 )
 from hmcl_jax.head import apply_head
+from hmcl_jax.report.results import with_stopped
 
 WHEN = ("task end", "final")
 ROOT = "(all)"  # above trees that have no root of their own
-MEASURES = {
-    "top1": "share of correct predictions; higher is better",
-    "tie": "edges between prediction and truth (tree-induced error); lower is better",
-    "lca": "edges from the prediction up to the lowest common ancestor, 1 for a correct "
-    "prediction; lower is better",
-    "jaccard": "shared ancestors over all ancestors; higher is better",
-    "precision": "shared ancestors over those of the prediction; higher is better",
-    "recall": "shared ancestors over those of the truth; higher is better",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """The class tree of a task under some methods, at its end and at the end of the stream.
+    """The class tree of a task at its end and at the end of the stream.
 
-    Numbers of seeds that were stopped are NaN.
+    Numbers have leading axes ``(methods, seeds, 2)``, the last one for :data:`WHEN`; those of seeds
+    that were stopped are NaN.
 
     Attributes:
       task: itself.
       tree: of its classes.
-      scores: by measure of :data:`MEASURES`, ``(methods, seeds, 2)``: task end and final.
-      radius: by depth, leading axes as in `scores`; None if the store has no points for the names.
-      points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn.
+      scores: by measure of :func:`hmcl_jax.evaluation.hierarchy_scores`.
+      radius: by depth; None if the store has no points for the names.
+      points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn: of the old
+        tasks, the first with the deepest tree.
     """
 
     task: Task
     tree: Tree
-    scores: Mapping[str, np.ndarray]
+    scores: Mapping[str, Any]
     radius: RadiusByDepth | None
     points: np.ndarray | None
-
-    @property
-    def chance(self) -> dict[str, float]:
-        """By measure, the mean of uniform guesses."""
-        return {name: float(value) for name, value in chance_scores(self.tree).items()}
 
 
 def class_trees(tasks: Sequence[Task]) -> tuple[dict[str, Tree], list[str]]:
@@ -82,7 +69,9 @@ def class_trees(tasks: Sequence[Task]) -> tuple[dict[str, Tree], list[str]]:
       {'cifar10': 13, 'qd-animals': 74, 'fashion': 13} []
     """
     trees, warnings = {}, []
-    for task in (task for task in tasks if task.kind == "classification"):
+    for task in tasks:
+        if task.kind != "classification":
+            continue
         rows = task.tree
         if not rows and all(OFFSET.fullmatch(c) or SENSE.fullmatch(c) for c in task.classes):
             try:
@@ -101,12 +90,8 @@ def _tree(rows: Sequence[tuple[str, str]], classes: Sequence[str]) -> Tree:
     """With a new root if the rows have none, or several."""
     children = {child for child, _ in rows}
     nodes = children | {parent for _, parent in rows}
-    if len(nodes - children) == 1 and nodes.issuperset(classes):
-        return make_tree(rows, classes)
-    root = ROOT
-    while root in nodes:
-        root = f"({root})"
-    return make_tree(rows, classes, root=root)
+    has_root = len(nodes - children) == 1 and nodes.issuperset(classes)
+    return make_tree(rows, classes, root=None if has_root else ROOT)
 
 
 def measure_hierarchy(
@@ -116,22 +101,13 @@ def measure_hierarchy(
     finished: np.ndarray,
     K: float,
 ) -> tuple[Hierarchy, ...]:
-    """Hierarchy scores and radii under the heads of one method.
-
-    Args:
-      heads: after each task, ``{modality: W}`` with a leading axis of seeds.
-      tasks: of the stream in their order.
-      trees: by task, of :func:`class_trees`.
-      finished: which seeds were not stopped.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      One for each task with a tree, all axes of methods of length 1.
+    """Hierarchies under one method's heads after each task, without the axis of methods.
 
     Raises:
       ValueError: if heads have overflowed.
     """
-    drawn = _drawn(tasks, trees)
+    known = [t.name for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
+    drawn = max(known, key=lambda name: int(trees[name].depths.max()), default=None)
     measured = []
     for own, task in zip(heads, tasks, strict=True):
         if task.name not in trees:
@@ -145,63 +121,32 @@ def measure_hierarchy(
         scores = hierarchy_scores(tree, predicted, labels)
         radius, points = None, None
         if "tree_features" in task.arrays:
-            points = np.stack([_points(h[task.general], task, K) for h in ends], axis=1)
+            features = task.arrays["tree_features"]
+            points = np.stack([_moved(h[task.general], features, K) for h in ends], axis=1)
             radii = lorentz.distance_to_origin(points, K)
             radius = radius_by_depth(tree, radii, task.tree_names)
-            radius = dataclasses.replace(
-                radius,
-                means=_with_stopped(radius.means, finished),
-                correlation=_with_stopped(radius.correlation, finished),
-            )
-            points = _with_stopped(points, finished) if task.name == drawn else None
-        whole = {name: _with_stopped(values, finished) for name, values in scores.items()}
-        measured.append(Hierarchy(task, tree, whole, radius, points))
+        if task.name != drawn:
+            points = None
+        own_numbers = Hierarchy(task, tree, scores, radius, points)
+        measured.append(_map_numbers(lambda x: with_stopped(x, finished), own_numbers))
     return tuple(measured)
 
 
 def join_hierarchies(parts: Sequence[tuple[Hierarchy, ...]]) -> tuple[Hierarchy, ...]:
-    """Hierarchies that were measured method by method, in one for each task."""
-    joined = []
-    for group in zip(*parts, strict=True):
-        first, radius, points = group[0], group[0].radius, group[0].points
-        if radius is not None:
-            radius = dataclasses.replace(
-                radius,
-                means=np.concatenate([h.radius.means for h in group]),
-                correlation=np.concatenate([h.radius.correlation for h in group]),
-            )
-        if points is not None:
-            points = np.concatenate([h.points for h in group])
-        scores = {name: np.concatenate([h.scores[name] for h in group]) for name in first.scores}
-        joined.append(dataclasses.replace(first, scores=scores, radius=radius, points=points))
-    return tuple(joined)
+    """Hierarchies that were measured method by method, with an axis of methods in front."""
+    groups = zip(*parts, strict=True)
+    return tuple(_map_numbers(lambda *values: np.stack(values), *group) for group in groups)
 
 
-def tree_points(
-    hierarchies: Sequence[Hierarchy], methods: tuple[str, ...], seeds: tuple[int, ...], K: float
-) -> TreePoints | None:
-    """The points of the tree that is drawn, if there is one."""
-    for h in hierarchies:
-        if h.points is not None:
-            ends = h.points[:, :, 0], h.points[:, :, 1]
-            return TreePoints(h.task.name, h.tree, h.task.tree_names, methods, seeds, K, *ends)
-    return None
-
-
-def _drawn(tasks: Sequence[Task], trees: Mapping[str, Tree]) -> str | None:
-    """The task whose tree is drawn: of the old ones with points the first of the deepest."""
-    known = [t for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
-    if not known:
-        return None
-    return max(known, key=lambda task: int(trees[task.name].depths.max())).name
-
-
-def _with_stopped(values: Any, finished: np.ndarray) -> np.ndarray:
-    """Numbers of the finished seeds, with NaN for the others and an axis of methods in front."""
-    values = np.asarray(values)
-    whole = np.full((len(finished), *values.shape[1:]), np.nan, np.result_type(values, np.float32))
-    whole[finished] = values
-    return whole[None]
+def _map_numbers(f: Callable[..., np.ndarray], *group: Hierarchy) -> Hierarchy:
+    """Applies a function to the numbers of hierarchies of one task."""
+    scores = {name: f(*(h.scores[name] for h in group)) for name in group[0].scores}
+    radius, radii = None, [h.radius for h in group if h.radius is not None]
+    if radii:
+        means, correlation = f(*(r.means for r in radii)), f(*(r.correlation for r in radii))
+        radius = dataclasses.replace(radii[0], means=means, correlation=correlation)
+    points = None if group[0].points is None else f(*(h.points for h in group))
+    return dataclasses.replace(group[0], scores=scores, radius=radius, points=points)
 
 
 def _padded(features: Any) -> np.ndarray:
@@ -212,34 +157,25 @@ def _padded(features: Any) -> np.ndarray:
 
 
 @jax.jit
-def _moved(W: jax.Array, features: jax.Array, K: float) -> jax.Array:
+def _apply(W: jax.Array, features: jax.Array, K: float) -> jax.Array:
     return jax.vmap(apply_head, (0, None, None))(W, features.astype(W.dtype), K)
 
 
-def _points(W: jax.Array, task: Task, K: float) -> np.ndarray:
-    features = task.arrays["tree_features"]
-    return np.asarray(_moved(W, _padded(features), K))[:, : len(features)]
+def _moved(W: jax.Array, features: Any, K: float) -> np.ndarray:
+    return np.asarray(_apply(W, _padded(features), K))[:, : len(features)]
 
 
 @jax.jit
-def _predicted(
-    W: tuple[jax.Array, jax.Array], prototypes: jax.Array, samples: jax.Array, C: int, K: float
-) -> jax.Array:
-    valid = jnp.arange(len(prototypes)) < C
-
-    def of_seed(heads: tuple[jax.Array, jax.Array]) -> jax.Array:
-        x, y = (
-            apply_head(head, z.astype(head.dtype), K)
-            for head, z in zip(heads, (prototypes, samples), strict=True)
-        )
-        return predict(x, y, K=K, valid_prototypes=valid)
-
-    return jax.lax.map(of_seed, W)
+def _nearest(x: jax.Array, y: jax.Array, C: int, K: float) -> jax.Array:
+    """The nearest of the first C prototypes `x` to every sample `y`."""
+    valid = jnp.arange(x.shape[1]) < C
+    # Seeds one after another: all distances at once would need much memory.
+    return jax.lax.map(lambda xy: predict(*xy, K=K, valid_prototypes=valid), (x, y))
 
 
 def _predictions(heads: Mapping[str, jax.Array], task: Task, K: float) -> np.ndarray:
     """The predicted class of every test sample, ``(seeds, n)``."""
     prototypes, samples = task.arrays["prototypes"], task.arrays["test_features"]
-    W = heads[task.general], heads[task.specific]
-    predicted = _predicted(W, _padded(prototypes), _padded(samples), len(prototypes), K)
-    return np.asarray(predicted)[:, : len(samples)]
+    x = _apply(heads[task.general], _padded(prototypes), K)
+    y = _apply(heads[task.specific], _padded(samples), K)
+    return np.asarray(_nearest(x, y, len(prototypes), K))[:, : len(samples)]

@@ -2,16 +2,15 @@
 
 All markup is in ``templates/report.html.j2``, where text is escaped; scripts and styles are beside
 it. Without scripts the page can still be read. This module computes the values that the template
-inserts: sort keys, colours, captions, and which parts are left out of a page that is too large.
+inserts: sort keys, colours, and the numbers in sentences.
 """
 
 import base64
-import dataclasses
 import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -19,22 +18,17 @@ import numpy as np
 
 from hmcl_jax._extras import require
 from hmcl_jax.evaluation import bonferroni, relative_change
-from hmcl_jax.evaluation.drift import MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
-from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.style import INK
-from hmcl_jax.report.hierarchy import WHEN
 from hmcl_jax.report.results import SavedResults, columns, mean_std
-from hmcl_jax.report.tables import all_tables, p_value
-from hmcl_jax.report.traversals import Start
+from hmcl_jax.report.tables import Table, all_tables, p_value
 
-LARGEST = 5_000_000  # bytes of a page
 SECTIONS = (
     *("summary", "methods", "stages", "drift", "norms", "hierarchy", "retrieval", "training"),
     *("traversals", "settings", "provenance", "conventions"),
 )
 UPPER_BOUND = "joint"  # trains on all tasks at once
-SHORT = 26  # characters of a name that stays on one line
 NUMBER = re.compile(r"[-+\u2212]?(\d++\.?+\d*+|\.\d++)(e[-+]?\d++)?+(?!\w)", re.IGNORECASE)
 MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
 # What no HTML file may hold: controls except tab and line feed, and halves of surrogate pairs.
@@ -56,47 +50,32 @@ def macros() -> Any:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {
+        "data_uri": data_uri,
         "minus": true_minus,
         "pretty": lambda value: json.dumps(value, indent=1, ensure_ascii=False),
+        "table": table,
     }
     return environment.from_string(_asset("report.html.j2")).module
 
 
-def document(title: str, lead: str, sections: Sequence[tuple[str, Sequence[Any]]]) -> str:
-    """A page with a table of contents, light and dark.
-
-    Args:
-      title: of the page.
-      lead: the first sentences.
-      sections: title and parts of each: text, or HTML of :func:`macros`; None is left out.
-
-    Returns:
-      The page.
+def document(title: str, lead: str, sections: Mapping[str, str]) -> str:
+    """A page with a table of contents; sections are text, or HTML of :func:`macros`, by title.
 
     Example:
       >>> from hmcl_jax.report.page import document
-      >>> page = document("Results", "Means.", [("Scores <all>", ["Higher is better."])])
-      >>> print(page[:15], "Scores &lt;all&gt;" in page, 'href="#scores-all"' in page)
+      >>> page = document("Results", "Means.", {"Scores": "<all> tasks"})
+      >>> print(page[:15], "&lt;all&gt; tasks" in page, 'href="#scores"' in page)
       <!doctype html> True True
     """
-    listed: list[dict[str, Any]] = []
-    for name, parts in sections:
-        base = anchor = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "section"
-        taken = {section["anchor"] for section in listed}
-        number = 2
-        while anchor in taken:
-            anchor, number = f"{base}-{number}", number + 1
-        shown = [part for part in parts if part is not None]
-        listed.append({"title": name, "anchor": anchor, "parts": shown})
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Of scripts ours alone may run. Styles in attributes have no hashes.
+    # Only our own script may run. Styles in attributes have no hashes.
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    page = macros().document(title, lead, listed, _asset("page.css"), script, policy).lstrip()
-    return FORBIDDEN.sub("\ufffd", page.replace("\r\n", "\n").replace("\r", "\n"))
+    page = macros().document(title, lead, sections, _asset("page.css"), script, policy)
+    return FORBIDDEN.sub("\ufffd", page.lstrip())
 
 
 def leading_number(text: str) -> float | None:
@@ -124,142 +103,35 @@ def signed(value: float, digits: int) -> str:
     return ("\u2212" if value < 0 else "+") + text
 
 
-def table(
-    rows: Sequence[Sequence[str]],
-    caption: str,
-    note: str = "",
-    best: Mapping[int, Callable] | None = None,
-    about: Mapping[str, str] | None = None,
-) -> str:
-    """A table that sorts by the column whose header is pressed.
-
-    Args:
-      rows: cells, the header first; the first column names its row.
-      caption: what the table shows.
-      note: units and conventions, below the table.
-      best: by column, `max` or `min`: the best of its numbers is highlighted.
-      about: what a column means, by header; shown as a tooltip.
-
-    Returns:
-      The HTML.
+def table(t: Table) -> str:
+    """The HTML of a table; a click on a column's header sorts by it.
 
     Example:
       >>> from hmcl_jax.report.page import table
-      >>> html = table([["Method", "Acc"], ["a<b", "30.99 ± 0.17"]], "Scores", "Percent.")
+      >>> from hmcl_jax.report.tables import Table
+      >>> html = table(Table("Scores", [["Method", "Acc"], ["a<b", "30.99 ± 0.17"]], "Percent."))
       >>> print('data-value="30.99"' in html, "a&lt;b" in html)
       True True
     """
-    header, *body = ([str(cell) for cell in row] for row in rows)
-    cells = [[(text, leading_number(text)) for text in row] for row in body]
-    columns = [[row[i] for row in cells] for i in range(len(header))]
-    numeric = [
-        i > 0
-        and any(text for text, _ in column)
-        and all(value is not None for text, value in column if text)
-        for i, column in enumerate(columns)
-    ]
-    winners = {}
-    for i, choose in (best or {}).items():
-        values = [value for _, value in columns[i] if value is not None]
-        winners[i] = choose(values) if len(values) > 1 else None
+    header, *body = t.rows
+    numeric, best = [], []
+    for i in range(len(header)):
+        texts = [row[i] for row in body if row[i]]
+        values = [value for text in texts if (value := leading_number(text)) is not None]
+        numeric.append(i > 0 and 0 < len(values) == len(texts))
+        best.append(t.best[i](values) if i in t.best and len(values) > 1 else None)
 
-    def cell(i: int, text: str, value: float | None) -> dict[str, Any]:
-        kinds = ["short"] * (i == 0 and len(text) <= SHORT) + ["number"] * numeric[i]
-        kinds += ["best"] * (i > 0 and value is not None and winners.get(i) == value)
-        bracket = ""
-        if i > 0 and value is not None:  # numbers stay on one line, with brackets apart
-            text, bar, rest = true_minus(text).replace(" ", "\u00a0").partition("\u00a0(")
-            bracket = f"({rest}" if bar else ""
-        return {"main": text, "bracket": bracket, "value": value, "kind": " ".join(kinds)}
+    def cell(i: int, text: str) -> tuple[str, str, float | None, bool]:
+        value = leading_number(text)
+        if i == 0 or value is None:
+            return text, "", value, False
+        # A number stays on one line, apart from its bracket.
+        text, opening, rest = true_minus(text).replace(" ", "\u00a0").partition("\u00a0(")
+        return text, opening[1:] + rest, value, value == best[i]
 
-    heads = [(name, (about or {}).get(name), numeric[i]) for i, name in enumerate(header)]
-    lines = [[cell(i, *content) for i, content in enumerate(row)] for row in cells]
-    return macros().sortable(caption, heads, lines, note)
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """A diverging colour scale, one for all maps that are to be compared.
-
-    Attributes:
-      limit: the value of the darkest colours; values beyond have them too.
-      unit: written behind values.
-      worse: what negative values mean.
-      better: what positive values mean.
-    """
-
-    limit: float
-    unit: str = ""
-    worse: str = "worse"
-    better: str = "better"
-
-    def colour(self, value: float) -> str:
-        """The name of a value's colour."""
-        return _level(round(LEVELS * float(np.clip(value / self.limit, -1, 1))))
-
-    def legend(self) -> str:
-        """The colours and what they mean, as HTML."""
-        return macros().legend(self, [_level(i) for i in range(-LEVELS, LEVELS + 1)])
-
-
-def _level(level: int) -> str:
-    return f"h{'m' if level < 0 else 'p'}{abs(level)}"
-
-
-def heat_map(
-    values: np.ndarray,
-    names: tuple[Sequence[str], Sequence[str]],
-    caption: str,
-    scale: Scale,
-    label: Callable[[int, int], str] | None = None,
-    framed: Callable[[int, int], bool] | None = None,
-) -> str:
-    """Numbers as colours; hover, focus and arrow keys show them exactly.
-
-    Args:
-      values: of shape ``(rows, columns)``; NaN is an empty cell.
-      names: of the rows and of the columns; numbers, from 1, stand for the columns above the map.
-      caption: what it shows.
-      scale: shared by maps that are to be compared.
-      label: the text for a cell. Default: its row, column and value.
-      framed: which cells are framed.
-
-    Returns:
-      The HTML.
-
-    Example:
-      >>> import numpy as np
-      >>> from hmcl_jax.report.page import Scale, heat_map
-      >>> values = np.array([[0.0, -12.34]])
-      >>> html = heat_map(values, (["cats"], ["cats", "dogs"]), "Change", Scale(20.0, " %"))
-      >>> print('aria-label="cats, dogs: \u221212.3 %"' in html)
-      True
-    """
-    rows, columns = names
-    values = np.asarray(values, float)
-    if values.shape != (len(rows), len(columns)):
-        raise ValueError(
-            f"values must have shape ({len(rows)}, {len(columns)}), one row per name in names[0] "
-            f"and one column per name in names[1], got shape {values.shape}."
-        )
-    first = next(iter(map(tuple, np.argwhere(~np.isnan(values)))), None)
-
-    def cell(i: int, j: int) -> dict[str, Any] | None:
-        if np.isnan(values[i, j]):
-            return None
-        text = f"{rows[i]}, {columns[j]}: {signed(values[i, j], 1)}{scale.unit}"
-        return {
-            "kind": scale.colour(values[i, j]) + (" framed" if framed and framed(i, j) else ""),
-            "tabindex": 0 if (i, j) == first else -1,
-            "label": label(i, j) if label else text,
-            "text": signed(values[i, j], 0),
-        }
-
-    lines = [
-        (name, "short" if len(name) <= SHORT else "", [cell(i, j) for j in range(len(columns))])
-        for i, name in enumerate(rows)
-    ]
-    return macros().map(caption, columns, lines)
+    heads = [(name, t.about.get(name), kind) for name, kind in zip(header, numeric, strict=True)]
+    lines = [[cell(i, text) for i, text in enumerate(row)] for row in body]
+    return macros().sortable(t.caption, heads, lines, t.note)
 
 
 def data_uri(picture: bytes) -> str | None:
@@ -267,210 +139,132 @@ def data_uri(picture: bytes) -> str | None:
 
     Browsers run no scripts of a picture and load nothing for it, so an SVG may hold any text.
     """
-    for start, kind in PICTURES.items():
-        if picture.startswith(start):
-            picture = _themed(picture) if "svg" in kind else picture
-            return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
-    return None
+    kind = next((kind for start, kind in PICTURES.items() if picture.startswith(start)), None)
+    if kind is None:
+        return None
+    if "svg" in kind:  # its ink follows the page from light to dark
+        text = re.sub(INK, "currentColor", picture.decode("utf8"), flags=re.IGNORECASE)
+        picture = re.sub("<svg[^>]*>", rf"\g<0><style>{INKS}</style>", text, count=1).encode()
+    return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
 
 
-def _themed(svg: bytes) -> bytes:
-    """With ink that follows the page from light to dark."""
-    text = re.sub(INK, "currentColor", svg.decode("utf8"), flags=re.IGNORECASE)
-    return re.sub("<svg[^>]*>", rf"\g<0><style>{INKS}</style>", text, count=1).encode("utf8")
-
-
-def report_page(
-    analysis: Analysis, drawings: Mapping[str, bytes] | None = None, against: str = "vanilla"
-) -> str:
-    """The page of an analysis.
-
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      drawings: figures by name, SVG or PNG files, of :func:`hmcl_jax.report.figures.draw.draw_all`.
-      against: the method that others are compared with.
-
-    Returns:
-      The page. If it would be too large, the largest figures and traversals are left out.
-
-    Raises:
-      ValueError: if it is too large even without them.
-    """
-    report = _Report(analysis, drawings or {}, against)
-    while True:
-        report.sizes.clear()
-        made = [(name, getattr(macros(), name)(report)) for name in SECTIONS]
-        sections = [(name.capitalize(), [html]) for name, html in made if html.strip()]
-        page = document(report.title, report.lead, sections)
-        size = len(page.encode("utf8", "replace"))
-        if size <= LARGEST:
-            return page
-        if not report.sizes:
-            raise ValueError(
-                f"The page has {size} bytes, more than {LARGEST}; analyse fewer methods at a time."
-            )
-        report.left_out.add(max(report.sizes, key=lambda name: report.sizes[name]))
+def report_page(analysis: Analysis, drawings: Mapping[str, bytes] | None = None) -> str:
+    """The page of an analysis, with figures of :func:`hmcl_jax.report.figures.draw.draw_all`."""
+    report = _Report(analysis, drawings or {})
+    made = {name.capitalize(): getattr(macros(), name)(report) for name in SECTIONS}
+    sections = {title: html for title, html in made.items() if html.strip()}
+    title = f"{analysis.store.name}: results of continual learning"
+    return document(title, macros().lead(analysis), sections)
 
 
 class _Report:
-    """An analysis as the template asks for it; parts that may be left out have names and sizes."""
+    """The values that the template inserts."""
 
-    measures, ends = MEASURES, [when.capitalize() for when in WHEN]
-    any_table = staticmethod(table)
+    levels = LEVELS
 
-    def __init__(self, analysis: Analysis, drawings: Mapping[str, bytes], against: str) -> None:
-        self.analysis, self.drawings = analysis, drawings
-        self.against, chosen = compared_with(analysis.methods, against)
-        if self.against not in analysis.methods:
-            chosen = f"There is no {against} to compare with; --against names another."
-        self.warnings = [*analysis.warnings, *([chosen] if chosen else [])]
-        self.tables = all_tables(analysis, self.against)
-        self.left_out: set[str] = set()
-        self.sizes: dict[str, int] = {}
-        kinds = analysis.kinds
-        self.kinds = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-        logs = (log for result in analysis.results.values() for log in result.logs)
-        self.logged = any("defect_after" in log for log in logs)
-        self.title = f"{analysis.store.name}: what was learned, and what was kept"
-        many = [len(x) for x in (analysis.methods, analysis.order, analysis.seeds)]
-        self.lead = (
-            f"{many[0]} method{'s' * (many[0] > 1)} on {many[1]} tasks, {many[2]} "
-            f"seed{'s' * (many[2] > 1)} each. Scores, drift of the geometry, hierarchy, retrieval "
-            "and traversals to the root, from the checkpoints of the runs."
-        )
-
-    def measured(self, name: str, html: str) -> str:
-        self.sizes[name] = len(html)
-        return html
-
-    def table(self, name: str) -> str:
-        t = self.tables[name]
-        return table(t.rows, t.caption, t.note, t.best, t.about)
-
-    def figure(self, name: str, caption: str) -> str:
-        if name not in self.drawings:
-            return ""
-        if name in self.left_out:
-            return macros().note(
-                f"Left out because the page would be too large: figures/{name}.png."
-            )
-        source = data_uri(self.drawings[name])
-        return self.measured(name, macros().picture(source, caption, caption.partition(";")[0]))
-
-    def thumbnail(self, start: Start) -> str | None:
-        return data_uri(start.thumbnail) if start.thumbnail else None
+    def __init__(self, analysis: Analysis, drawings: Mapping[str, bytes]) -> None:
+        self.analysis, self.tables = analysis, all_tables(analysis)
+        self.drawings = {name: data_uri(picture) for name, picture in drawings.items()}
 
     def best(self, column: str) -> dict[str, str] | None:
-        """The method with the highest mean, the upper bound left out."""
-        values = {name: columns(result)[column] for name, result in self.analysis.results.items()}
-        bounds = [name for name in values if name.split("/")[-1] == UPPER_BOUND]
-        fair = {name: v for name, v in values.items() if name not in bounds} or values
+        """The method with the highest mean, without the upper bound if there are others."""
+        a, against = self.analysis, self.analysis.against
+        values = {name: columns(result)[column] for name, result in a.results.items()}
+        fair = {name: v for name, v in values.items() if not _is_bound(name)} or values
         if not fair:
             return None
         method = max(fair, key=lambda name: float(fair[name].mean()))
-        other = mean_std(values[self.against]) if self.against in values else ""
+        compared = against in values and method != against
         return {
             "method": method,
             "number": mean_std(fair[method]),
-            "other": "" if method == self.against else other,
-            "bound": bounds[0] if bounds and len(fair) < len(values) else "",
+            "other": mean_std(values[against]) if compared else "",
+            "bound": next((name for name in values if name not in fair), ""),
         }
 
     def reduction(self) -> dict[str, str] | None:
         """The method that avoids most drift, and the largest p-value of its tests."""
-        drift = self.analysis.drift
-        if drift is None or self.against not in drift.methods:
+        drift, against = self.analysis.drift, self.analysis.against
+        if drift is None or against not in drift.methods:
             return None
-        reduction = seed_mean(drift.reduction(self.against), 1)
+        reductions = zip(drift.methods, seed_mean(drift.reduction(against), 1), strict=True)
         avoided = {
-            method: values
-            for method, values in zip(drift.methods, reduction, strict=True)
-            if method != self.against
-            and method.split("/")[-1] != UPPER_BOUND
-            and np.isfinite(values).all()
+            method: 100 * values
+            for method, values in reductions
+            if method != against and not _is_bound(method) and np.isfinite(values).all()
         }
         if not avoided:
             return None
         method = max(avoided, key=lambda m: float(avoided[m].mean()))
-        low, high = 100 * avoided[method].min(), 100 * avoided[method].max()
-        tests = drift.compare(method, self.against)
+        tests = drift.compare(method, against)
         p = max(bonferroni(test.p, len(tests)) for test in tests)
-        return {"method": method, "number": f"{low:.0f} to {high:.0f} %", "p": p_value(p)}
+        number = f"{avoided[method].min():.0f} to {avoided[method].max():.0f} %"
+        return {"method": method, "number": number, "p": p_value(p)}
 
     def stages(self) -> dict[str, Any]:
-        """A heat map of relative changes for each method, in one scale."""
+        """The cells of a heat map of relative changes for each method, in one scale of colours."""
         a = self.analysis
-        means = {name: result.scores.mean(axis=0) for name, result in a.results.items()}
-        changes = {name: relative_change(R).T for name, R in means.items()}  # (task, stage)
-        known = [np.zeros(1), *(np.abs(c[np.isfinite(c)]) for c in changes.values())]
-        limit = max(5.0, 5 * float(np.ceil(np.quantile(np.concatenate(known), 0.97) / 5)))
-        scale = Scale(limit, " %")
         marks = [" (R)" if kind == "retrieval" else "" for kind in a.kinds]
         names = [f"{name}{mark}" for name, mark in zip(a.order, marks, strict=True)]
+        means = {method: result.scores.mean(axis=0) for method, result in a.results.items()}
+        changes = {method: relative_change(R) for method, R in means.items()}  # (stage, task)
+        known = np.concatenate([np.zeros(1), *(np.ravel(c) for c in changes.values())])
+        limit = max(5.0, 5 * float(np.ceil(np.nanquantile(np.abs(known), 0.97) / 5)))
 
-        def map_of(method: str) -> str:
-            R, values = 100 * means[method], changes[method]
+        def cell(R: np.ndarray, change: float, i: int, t: int) -> dict[str, Any] | None:
+            if np.isnan(change):
+                return None
+            scores = f"{100 * R[i, i]:.1f} \u2192 {100 * R[t, i]:.1f}"
+            return {
+                "level": round(LEVELS * float(np.clip(change / limit, -1, 1))),
+                "framed": t in (i, len(names) - 1),
+                "label": f"{names[i]} after {t + 1} {names[t]}: {signed(change, 1)} % ({scores})",
+                "text": signed(change, 0),
+            }
 
-            def label(i: int, t: int) -> str:
-                scores = f"{R[i, i]:.1f} \u2192 {R[t, i]:.1f}"
-                return (
-                    f"{names[i]} after {t + 1} {names[t]}: {signed(values[i, t], 1)} % ({scores})"
-                )
-
-            last = len(names) - 1
-            return heat_map(
-                values, (names, names), method, scale, label, lambda i, t: t in (i, last)
-            )
-
-        maps = [map_of(method) for method in changes]
-        return {"legend": scale.legend(), "limit": limit, "maps": maps}
+        maps = {
+            method: [
+                (name, [cell(means[method], change, i, t) for t, change in enumerate(column)])
+                for i, (name, column) in enumerate(zip(names, changes[method].T, strict=True))
+            ]
+            for method in a.results
+        }
+        return {"limit": limit, "names": names, "maps": maps}
 
     def filtered(self) -> list[int]:
         """Lengths of the traversals with the filter."""
-        every = [paths for start in self.analysis.starts for paths in start.paths.values()]
+        every = (paths for start in self.analysis.starts for paths in start.paths.values())
         return [len(path) for paths in every for path in paths[True]]
 
-    def method_settings(self) -> list[list[str]]:
+    def method_settings(self) -> Table:
         rows = [["Method", "Settings"]]
-        for method, settings in self.analysis.settings.items():
-            text = ", ".join(f"{key} = {_plain(value)}" for key, value in settings.items())
+        for method, run in self.analysis.runs.items():
+            text = ", ".join(f"{key} = {value}" for key, value in _flat(run.settings))
             rows.append([method, text or "none"])
-        return rows
+        return Table("Settings of each method", rows, "`hmcl methods` explains them.")
 
     def training_settings(self) -> dict[tuple[tuple[str, str], ...], list[str]]:
         """Methods by the settings that they share."""
         shared: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for method, config in self.analysis.config.items():
-            shared.setdefault(tuple(_flat(config)), []).append(method)
+        for method, run in self.analysis.runs.items():
+            shared.setdefault(tuple(_flat(run.config)), []).append(method)
         return shared
-
-    def stream_facts(self) -> list[tuple[str, str]]:
-        a = self.analysis
-        return [
-            ("Name", a.store.name),
-            ("Fingerprint", a.store.fingerprint),
-            ("Backbone", a.store.backbone),
-            ("K (curvature is \u22121/K)", f"{a.store.K:g}"),
-            ("tau", f"{a.store.tau:.5g}"),
-            ("Dimension", str(a.store.dimension)),
-            ("Order", ", ".join(a.order)),
-            ("Seeds", ", ".join(map(str, a.seeds))),
-        ]
 
     def run_facts(self, saved: SavedResults) -> list[tuple[str, str]]:
         versions = [(f"Version of {name}", str(v)) for name, v in saved.versions.items()]
         return versions + _flat({k: v for k, v in saved.about.items() if k != "experiment"})
 
-    def times(self, saved: SavedResults) -> list[list[str]]:
-        learn = {
-            method: sum(task.get("learn", 0) for task in result.seconds)
-            for method, result in saved.results.items()
-        }
-        return [["Method", "Seconds"], *([m, f"{s:.1f}"] for m, s in learn.items() if s)]
+    def times(self, folder: str, saved: SavedResults) -> Table:
+        rows = [["Method", "Seconds"]]
+        for method, result in saved.results.items():
+            if seconds := sum(task.get("learn", 0) for task in result.seconds):
+                rows.append([method, f"{seconds:.1f}"])
+        note = "Seconds to learn all tasks with all seeds, compilation included."
+        return Table(f"Times in {folder}", rows, note)
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _is_bound(method: str) -> bool:
+    return method.rpartition("/")[2] == UPPER_BOUND
 
 
 def _flat(values: Mapping[str, object], before: str = "") -> list[tuple[str, str]]:
@@ -480,5 +274,6 @@ def _flat(values: Mapping[str, object], before: str = "") -> list[tuple[str, str
         if isinstance(value, Mapping):
             rows += _flat(value, f"{before}{key}.")
         else:
-            rows.append((f"{before}{key}", _plain(value)))
+            text = json.dumps(value, ensure_ascii=False, default=str)
+            rows.append((f"{before}{key}", value if isinstance(value, str) else text))
     return rows

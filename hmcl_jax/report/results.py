@@ -1,11 +1,13 @@
 """Results of a stream: tables in the paper's columns, and the files that hold all numbers."""
 
 import dataclasses
+import itertools
 import json
 import os
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +27,12 @@ COLUMNS = {
     "BWT": "mean over all tasks, the last one's 0 included, of final minus immediate score",
 }
 FILES = ("results.json", "table.md", "table.tex")
+SAVED = ("scores", "details", "losses", "seconds", "logs", "programs")  # of a StreamResult
 CONVENTION = (
     "Percent, mean and sample standard deviation over seeds. BWT is the mean over all T tasks "
     "(the last one's 0 included) of the final minus the immediate score; higher is better."
 )
+# What reading a damaged file, or one of another kind, may raise.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, OSError)
 
 
@@ -43,7 +47,7 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
     change = final - np.diagonal(R, axis1=1, axis2=2)
 
     def mean(values: np.ndarray, kind: str) -> np.ndarray:
-        chosen = np.array([k == kind for k in result.kinds])
+        chosen = np.array(result.kinds) == kind
         return values[:, chosen].mean(axis=1) if chosen.any() else np.full(len(values), np.nan)
 
     by_column = {
@@ -54,31 +58,28 @@ def columns(result: StreamResult) -> dict[str, np.ndarray]:
         "Overall": overall(R),
         "BWT": backward_transfer(R),
     }
-    return {
-        name: 100 * _with_stopped(np.asarray(values), finished)
-        for name, values in by_column.items()
-    }
+    return {name: 100 * with_stopped(values, finished) for name, values in by_column.items()}
 
 
-def _finished(result: StreamResult) -> np.ndarray:
-    """Which seeds came to the end."""
-    return ~np.isin(np.arange(len(result.seeds)), [stop.seed_index for stop in result.stopped])
-
-
-def _with_stopped(values: np.ndarray, finished: np.ndarray) -> np.ndarray:
-    whole = np.full(len(finished), np.nan)
+def with_stopped(values: Any, finished: np.ndarray) -> np.ndarray:
+    """Numbers of the finished seeds, with NaN in the places of the others."""
+    values = np.asarray(values)
+    whole = np.full((len(finished), *values.shape[1:]), np.nan, np.result_type(values, np.float32))
     whole[finished] = values
     return whole
 
 
+def _finished(result: StreamResult) -> np.ndarray:
+    """Which seeds were not stopped."""
+    return ~np.isin(np.arange(len(result.seeds)), [stop.seed_index for stop in result.stopped])
+
+
 def without_stopped(result: StreamResult) -> StreamResult:
     """The result without the seeds that were stopped."""
-    if not result.stopped:
-        return result
-    finished = np.flatnonzero(_finished(result)).tolist()
+    finished = _finished(result)
 
     def chosen(values: Sequence[Any]) -> list[Any]:
-        return [values[index] for index in finished]
+        return list(itertools.compress(values, finished))
 
     return dataclasses.replace(
         result,
@@ -88,33 +89,26 @@ def without_stopped(result: StreamResult) -> StreamResult:
             [{measure: chosen(values) for measure, values in cell.items()} for cell in row]
             for row in result.details
         ],
-        losses=[chosen(losses) if losses else losses for losses in result.losses],
+        losses=[chosen(losses) for losses in result.losses],
         logs=[{name: chosen(values) for name, values in log.items()} for log in result.logs],
-        heads={modality: W[np.array(finished, int)] for modality, W in result.heads.items()},
+        heads={modality: W[finished] for modality, W in result.heads.items()},
         stopped=(),
     )
 
 
 def stopped_notes(results: Mapping[str, StreamResult]) -> str:
     """A line for every seed that was stopped, which the tables leave out; may be empty."""
-    lines = [
+    return "".join(
         f"{name}: {stop}; its table row is over the other {_finished(result).sum()} seeds.\n"
         for name, result in results.items()
         for stop in result.stopped
-    ]
-    return "".join(lines)
+    )
 
 
 def mean_std(values: Any, digits: int = 2, scale: float = 1.0) -> str:
-    """Mean and sample standard deviation over seeds, as text.
+    """Mean and sample standard deviation over seeds as text, without those that are NaN.
 
-    Args:
-      values: one per seed; NaN for one that was stopped.
-      digits: behind the point.
-      scale: that they are multiplied with.
-
-    Returns:
-      The text; the mean alone for one seed, empty for none.
+    The mean alone for one seed, empty for none.
 
     Example:
       >>> from hmcl_jax.report.results import mean_std
@@ -130,9 +124,8 @@ def mean_std(values: Any, digits: int = 2, scale: float = 1.0) -> str:
 
 def method_rows(results: Mapping[str, StreamResult]) -> list[list[str]]:
     """The cells of :func:`markdown_table`, the header first."""
-    rows = [["Method", *COLUMNS]]
-    rows += [[name, *map(mean_std, columns(r).values())] for name, r in results.items()]
-    return rows
+    cells = {name: map(mean_std, columns(result).values()) for name, result in results.items()}
+    return [["Method", *COLUMNS], *([name, *row] for name, row in cells.items())]
 
 
 def markdown_table(results: Mapping[str, StreamResult]) -> str:
@@ -142,15 +135,11 @@ def markdown_table(results: Mapping[str, StreamResult]) -> str:
 
 def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table of cells, the header first; columns but the first are right-aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> str:
-        first, *others = zip(row, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
-        return f"| {' | '.join(cells)} |"
-
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    header, *body = (f"| {' | '.join(cells)} |" for cells in padded)
     rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
-    return "\n".join([line(rows[0]), f"|{rule}|", *map(line, rows[1:])])
+    return "\n".join([header, f"|{rule}|", *body])
 
 
 def latex_table(results: Mapping[str, StreamResult]) -> str:
@@ -168,13 +157,12 @@ def latex_table(results: Mapping[str, StreamResult]) -> str:
         r"\midrule",
     ]
     for number, (name, *cells) in enumerate(method_rows(results)[1:]):
-        written = []
-        for column, cell in enumerate(cells):
+        written = [name.replace("_", r"\_")]
+        for cell, winner in zip(cells, best, strict=True):
             cell = cell.replace(" ± ", r"\pm")
-            if cell and best[column] == number:
-                cell = rf"\mathbf{{{cell}}}"
-            written.append(f"${cell}$" if cell else "--")
-        lines.append(" & ".join([name.replace("_", r"\_"), *written]) + r" \\")
+            bold = rf"\mathbf{{{cell}}}" if winner == number else cell
+            written.append(f"${bold}$" if cell else "--")
+        lines.append(" & ".join(written) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
@@ -189,23 +177,23 @@ def check_results(out: str | Path, methods: Collection[str], resume: bool) -> No
     Raises:
       RunError: naming the file and what to do.
     """
-    for name in FILES:
-        path = Path(out) / name
+    for path in (Path(out) / name for name in FILES):
         if path.exists() and not resume:
             raise RunError(f"{path} exists already; choose another --out, or use --resume.")
         if path.exists() and not path.is_file():
             raise RunError(f"{path} is not a file; choose another --out.")
     path = Path(out) / "results.json"
-    if path.exists():
-        try:
-            known = set(json.loads(path.read_text("utf8"))["methods"])
-        except UNREADABLE as error:
-            raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
-        if lost := sorted(known.difference(methods)):
-            raise RunError(
-                f"{path} also holds {', '.join(lost)}, which would be lost; name them in "
-                "--methods as well, or choose another --out."
-            )
+    if not path.exists():
+        return
+    try:
+        known = set(json.loads(path.read_text("utf8"))["methods"])
+    except UNREADABLE as error:
+        raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
+    if lost := sorted(known.difference(methods)):
+        raise RunError(
+            f"{path} also holds {', '.join(lost)}, which would be lost; name them in --methods as "
+            "well, or choose another --out."
+        )
 
 
 def write_results(
@@ -223,7 +211,7 @@ def write_results(
     """
     first = next(iter(results.values()))
     numbers = {
-        "about": dict(about),
+        "about": about,
         "convention": CONVENTION,
         "columns": COLUMNS,
         "versions": versions(),
@@ -235,19 +223,16 @@ def write_results(
                 "settings": dict(result.settings),
                 "stopped": [dataclasses.asdict(stop) for stop in result.stopped],
                 "columns": columns(result),
-                **{
-                    key: getattr(result, key)
-                    for key in ("scores", "details", "losses", "seconds", "logs", "programs")
-                },
+                **{key: getattr(result, key) for key in SAVED},
             }
             for name, result in results.items()
         },
     }
     notes = stopped_notes(results)
-    commented = "".join(f"% {line}\n" for line in notes.splitlines())
+    commented = textwrap.indent(f"{CONVENTION}\n{notes}", "% ")
     contents = {
         "table.md": f"{markdown_table(results)}\n\n{CONVENTION}\n{notes}",
-        "table.tex": f"% {CONVENTION}\n{commented}{latex_table(results)}\n",
+        "table.tex": f"{commented}{latex_table(results)}\n",
         "results.json": _files.json_text(numbers),
     }
     return write_files(out, contents)
@@ -262,16 +247,15 @@ def write_files(out: str | Path, contents: Mapping[str, str]) -> list[Path]:
     return [out / name for name in contents]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SavedResults:
-    """The results of some methods on a stream, read from ``results.json``.
+class SavedResults(NamedTuple):
+    """The contents of ``results.json``.
 
     Attributes:
       path: of the file.
       about: config, store and times, as they were written.
-      versions: of the packages that made them.
+      versions: of the packages that made the results.
       results: by method, without heads.
-      wrong: by method that is not in `results`: what is wrong with its scores, and the remedy.
+      wrong: by method with incomplete scores: a sentence with the remedy.
     """
 
     path: Path
@@ -282,13 +266,7 @@ class SavedResults:
 
 
 def read_results(folder: str | os.PathLike[str]) -> SavedResults:
-    """Reads the results in a folder of runs.
-
-    Args:
-      folder: that holds ``results.json``.
-
-    Returns:
-      A :class:`SavedResults`. Methods whose scores lack some numbers are left out.
+    """Reads ``results.json`` in a folder of runs.
 
     Raises:
       RunError: if the file is missing or damaged; it says what to do.
@@ -311,21 +289,13 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         raise RunError(f"{path} is missing: the runs are not finished; {remedy}.")
     try:
         content = json.loads(path.read_text("utf8"))
-        about, packages = (_table(key, content.get(key, {})) for key in ("about", "versions"))
-        shared = {
-            key: _listed(key, content[key], kind)
-            for key, kind in {"tasks": str, "kinds": str, "seeds": int}.items()
-        }
-        if len(shared["kinds"]) != len(shared["tasks"]):
-            raise ValueError(f"{len(shared['kinds'])} kinds of {len(shared['tasks'])} tasks")
-        entries = _table("methods", content["methods"])
-        results = {name: _result(name, _table(name, e), shared) for name, e in entries.items()}
-        if not results:
-            raise ValueError("it names no method")
+        shared = {key: tuple(content[key]) for key in ("tasks", "kinds", "seeds")}
+        methods = content["methods"].items()
+        results = {name: _result(name, entry, shared) for name, entry in methods}
+        about, packages = dict(content.get("about", {})), dict(content.get("versions", {}))
     except UNREADABLE as error:
-        kind = "" if type(error) in (ValueError, TypeError) else f"{type(error).__name__}: "
-        what = f"{kind}{error}".partition("\n")[0]
-        raise RunError(f"{path} is damaged or of another kind: {what}; {remedy}.") from error
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise RunError(f"{path} is damaged or of another kind: {reason}; {remedy}.") from error
     wrong = {
         name: f"{path}: scores of {name} are not complete; {remedy}."
         for name, result in results.items()
@@ -336,14 +306,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
 
 
 def stream_of(folder: str | os.PathLike[str]) -> str | None:
-    """The stream that results were made on, even if their numbers are damaged.
-
-    Args:
-      folder: that holds ``results.json``.
-
-    Returns:
-      The value of ``--stream``, or None if the file does not say it.
-    """
+    """The ``--stream`` that ``results.json`` names, even if its numbers are damaged, or None."""
     try:
         content = json.loads((Path(folder) / "results.json").read_text("utf8"))
         stream = content["about"]["experiment"]["stream"]
@@ -355,36 +318,29 @@ def stream_of(folder: str | os.PathLike[str]) -> str | None:
 def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> StreamResult:
     seeds, tasks = len(shared["seeds"]), len(shared["tasks"])
 
+    def numbers(key: str, values: Any, *shape: int) -> np.ndarray:
+        array = np.array(values, np.float64)  # null becomes NaN
+        if array.shape[: len(shape)] != shape:
+            raise ValueError(f"{key} of {name} must have shape {shape}, got {array.shape}")
+        return array
+
     def by_task(key: str) -> list[Any]:
         values = entry.get(key) or [{}] * tasks
-        if not isinstance(values, list) or len(values) != tasks:
-            raise ValueError(f"{key} of {name} must be a list of {tasks} entries")
+        if len(values) != tasks:
+            raise ValueError(f"{key} of {name} must have {tasks} entries, got {len(values)}")
         return values
 
-    def series(what: str, values: Any) -> list[Any]:
-        """One number, or one list of numbers, for each seed."""
-        nested = isinstance(values, list) and bool(values) and isinstance(values[0], list)
-        shape = (seeds, None) if nested else (seeds,)
-        return _numbers(f"{what} of {name}", values, shape).tolist()
+    def by_name(key: str, values: Mapping[str, Any]) -> dict[str, list[Any]]:
+        return {what: numbers(key, one, seeds).tolist() for what, one in values.items()}
 
-    def many_series(what: str, values: Any) -> dict[str, list[Any]]:
-        listed = _table(f"{what} of {name}", values).items()
-        return {key: series(f"{key} in {what}", value) for key, value in listed}
-
-    for t, row in enumerate(by_task("details")):
-        if row and (not isinstance(row, list) or len(row) != t + 1):
-            raise ValueError(f"details of {name}, task {t + 1}, must be a list of {t + 1} entries")
     return StreamResult(
         method=name,
-        settings=_table(f"settings of {name}", entry.get("settings") or {}),
-        scores=_numbers(f"scores of {name}", entry["scores"], (seeds, tasks, tasks)),
-        details=[[many_series("details", cell) for cell in row] for row in by_task("details")],
-        losses=[series("losses", row) if row else [] for row in by_task("losses")],
-        seconds=[
-            {key: float(_numbers(f"seconds of {name}", value, ())) for key, value in row.items()}
-            for row in by_task("seconds")
-        ],
-        logs=[many_series("logs", row) for row in by_task("logs")],
+        settings=dict(entry.get("settings") or {}),
+        scores=numbers("scores", entry["scores"], seeds, tasks, tasks),
+        details=[[by_name("details", cell) for cell in row] for row in by_task("details")],
+        losses=[numbers("losses", row, seeds).tolist() if row else [] for row in by_task("losses")],
+        seconds=[dict(row) for row in by_task("seconds")],
+        logs=[by_name("logs", row) for row in by_task("logs")],
         heads={},
         programs=int(entry.get("programs") or 0),
         stopped=read_stopped(
@@ -392,27 +348,3 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
         ),
         **shared,
     )
-
-
-def _listed(name: str, values: Any, kind: type) -> tuple[Any, ...]:
-    if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        raise TypeError(f"{name} must be a list of {kind.__name__}, got {values!r:.40}")
-    return tuple(values)
-
-
-def _table(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object, got {value!r:.40}")
-    return value
-
-
-def _numbers(name: str, values: Any, shape: tuple[int | None, ...]) -> np.ndarray:
-    """Numbers as float64, NaN for null; None in the shape stands for any length."""
-    array = np.array(values, object)
-    fits = array.ndim == len(shape) and all(
-        wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
-    )
-    if not fits or not all(value is None or type(value) in (int, float) for value in array.flat):
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise ValueError(f"{name} must be numbers of shape ({wanted}), got {values!r:.40}")
-    return array.astype(np.float64)

@@ -5,28 +5,27 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hmcl_jax.evaluation import Drift, bonferroni
+from hmcl_jax.evaluation import Drift, bonferroni, chance_scores
 from hmcl_jax.evaluation.drift import CONES, MEASURES
 from hmcl_jax.evaluation.statistics import seed_mean
-from hmcl_jax.report.analyse import Analysis, compared_with
-from hmcl_jax.report.hierarchy import MEASURES as TREE_MEASURES
+from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.results import COLUMNS, CONVENTION, markdown_rows, mean_std, method_rows
 
 RECALLS = (1, 5, 10)
 DIRECTIONS = ("general_to_specific", "specific_to_general")
-DRIFT_TITLES = {
-    "radial": "Radial",
-    "angular": "Angular",
-    "cross_modal": "Cross-modal",
-    "paired_distance": "Paired distance",
-}
+RECALL_MEASURES = tuple(f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS)
+DRIFT_TITLES = ("Radial", "Angular", "Cross-modal", "Paired distance")  # of MEASURES
+TREE_MEASURES = ("top1", "tie", "lca", "jaccard", "precision", "recall")
+TREE_SCALES = np.array([100, 1, 1, 100, 100, 100])  # TIE and LCA in edges, the others in percent
+TREE_DIGITS = (1, 3, 3, 1, 1, 1)
 TREE_TITLES = {
-    "top1": "Top-1",
-    "tie": "TIE",
-    "lca": "LCA",
-    "jaccard": "Jaccard",
-    "precision": "HP",
-    "recall": "HR",
+    "Top-1": "share of correct predictions; higher is better",
+    "TIE": "edges between prediction and truth (tree-induced error); lower is better",
+    "LCA": "edges from the prediction up to the lowest common ancestor, 1 for a correct "
+    "prediction; lower is better",
+    "Jaccard": "shared ancestors over all ancestors; higher is better",
+    "HP": "shared ancestors over those of the prediction; higher is better",
+    "HR": "shared ancestors over those of the truth; higher is better",
 }
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -79,18 +78,12 @@ def _latex(cell: str) -> str:
     return "".join(LATEX.get(c, c) for c in _one_line(cell))
 
 
-def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]:
-    """The tables that can be made, by name.
+def all_tables(analysis: Analysis) -> dict[str, Table]:
+    """The tables that an analysis has the numbers for.
 
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      against: the method that others are compared with.
-
-    Returns:
-      Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``,
-      ``norms``, ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
+    Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``, ``norms``,
+    ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
     """
-    against, _ = compared_with(analysis.methods, against)
     tables: dict[str, Table] = {}
     if analysis.results:
         seeds = ", ".join(map(str, analysis.seeds))
@@ -105,9 +98,11 @@ def all_tables(analysis: Analysis, against: str = "vanilla") -> dict[str, Table]
         if has_recall(analysis):
             tables["retrieval"] = _retrieval(analysis)
     if analysis.drift is not None:
-        tables |= drift_tables(analysis.drift, against)
+        tables |= drift_tables(analysis.drift, analysis.against)
     if analysis.hierarchies:
         tables |= _hierarchy(analysis)
+    if any(tree.radius is not None for tree in analysis.hierarchies):
+        tables["depth"] = _depth(analysis)
     return tables
 
 
@@ -131,10 +126,9 @@ def _tasks(analysis: Analysis) -> Table:
 
 def has_recall(analysis: Analysis) -> bool:
     """Whether the results hold recall in both directions, for retrieval tasks."""
-    names = {f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS}
     tasks = [i for i, kind in enumerate(analysis.kinds) if kind == "retrieval"]
     return bool(tasks and analysis.results) and all(
-        len(result.details[t]) > i and names <= set(result.details[t][i])
+        len(result.details[t]) > i and result.details[t][i].keys() >= set(RECALL_MEASURES)
         for result in analysis.results.values()
         for i in tasks
         for t in (i, -1)
@@ -155,14 +149,11 @@ def _retrieval(analysis: Analysis) -> Table:
     rows = [["Method", *ways]]
     for method, result in analysis.results.items():
         cells = []
-        for measure in (f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALLS):
-            final, learned = (
-                np.mean([result.details[t][i][measure] for t, i in ends], axis=0)
-                for ends in ([(-1, i) for i in tasks], [(i, i) for i in tasks])
-            )
+        for measure in RECALL_MEASURES:
+            final = np.mean([result.details[-1][i][measure] for i in tasks], axis=0)
+            learned = np.mean([result.details[i][i][measure] for i in tasks], axis=0)
             change = 100 * float(seed_mean(final - learned))
-            cell = mean_std(final, 1, 100)
-            cells.append(f"{cell} ({change:+.1f})" if cell else "")
+            cells.append(f"{mean_std(final, 1, 100)} ({change:+.1f})")
         rows.append([method, *cells])
     return Table(
         "Recall in both directions, mean over the retrieval tasks",
@@ -171,7 +162,7 @@ def _retrieval(analysis: Analysis) -> Table:
         f"the change since the end of each task. \u201cFrom {general}\u201d looks for the sample "
         f"that a {general} belongs to, \u201cto {general}\u201d the other way round. Higher is "
         "better.",
-        dict.fromkeys(range(1, 2 * len(RECALLS) + 1), max),
+        dict.fromkeys(range(1, len(ways) + 1), max),
     )
 
 
@@ -185,8 +176,9 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
     Returns:
       ``drift``, ``cones``, ``norms``, and ``drift_tests`` if there is something to compare.
     """
-    about = dict(zip(DRIFT_TITLES.values(), MEASURES.values(), strict=True))
-    compared = against in drift.methods and len(drift.methods) > 1
+    about = dict(zip(DRIFT_TITLES, MEASURES.values(), strict=True))
+    others = [method for method in drift.methods if method != against]
+    compared = bool(others) and against in drift.methods
     measures = " ".join(f"{title}: {text}." for title, text in about.items())
     anchors = f"at most {max(drift.anchors)}" if len(set(drift.anchors)) > 1 else drift.anchors[0]
     brackets = f"; in brackets the change against {against}" if compared else ""
@@ -203,8 +195,8 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
         )
     }
     if compared:
-        rows = [[f"Method against {against}", *DRIFT_TITLES.values()]]
-        for method in (m for m in drift.methods if m != against):
+        rows = [[f"Method against {against}", *DRIFT_TITLES]]
+        for method in others:
             tests = drift.compare(method, against)
             cells = [
                 f"{p_value(bonferroni(test.p, len(tests)))} ({test.positive}/{len(drift.tasks)})"
@@ -223,16 +215,15 @@ def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
 
 
 def _drift_rows(drift: Drift, against: str) -> list[list[str]]:
-    mean = drift.mean()
-    changes = -seed_mean(drift.reduction(against), 1) if against in drift.methods else None
-    rows = [["Method", *DRIFT_TITLES.values()]]
-    for index, method in enumerate(drift.methods):
-        cells = []
-        for measure in range(len(MEASURES)):
-            cell = mean_std(mean[index, :, measure], 4)
-            if changes is not None and method != against and np.isfinite(changes[index, measure]):
-                cell += f" ({100 * changes[index, measure]:+.0f} %)"
-            cells.append(cell)
+    changes = np.full((len(drift.methods), len(MEASURES)), np.nan)
+    if against in drift.methods:
+        changes = -seed_mean(drift.reduction(against), 1)
+    rows = [["Method", *DRIFT_TITLES]]
+    for method, values, own in zip(drift.methods, drift.mean(), changes, strict=True):
+        cells = [mean_std(measure, 4) for measure in values.T]
+        if method != against:
+            marks = [f" ({100 * x:+.0f} %)" if np.isfinite(x) else "" for x in own]
+            cells = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
         rows.append([method, *cells])
     return rows
 
@@ -252,10 +243,11 @@ def p_value(p: float) -> str:
 
 
 def _cones(drift: Drift) -> Table:
-    texts = (text.replace("(radians) ", "") for text in CONES.values())
-    titles = [name.replace("_", " ").capitalize() for name in CONES]
-    about = dict(zip(titles, texts, strict=True))
-    rows = [["Method", *titles]]
+    about = {
+        name.replace("_", " ").capitalize(): text.replace("(radians) ", "")
+        for name, text in CONES.items()
+    }
+    rows = [["Method", *about]]
     for method, numbers in zip(drift.methods, seed_mean(drift.cones, (1, 2)), strict=True):
         cells = [f"{100 * share:.1f} %" for share in numbers[:4]]
         cells += [f"{np.rad2deg(angle):+.2f}°" for angle in numbers[4:]]
@@ -264,11 +256,14 @@ def _cones(drift: Drift) -> Table:
     return Table(
         "Cones: which samples their texts entail",
         rows,
-        "Mean over old tasks and seeds. "
-        + "; ".join(f"{name}: {text}" for name, text in about.items())
-        + ". Angles in degrees; above 0 lies outside the cone.",
+        f"Mean over old tasks and seeds. {_listed(about)}. Angles in degrees; above 0 lies outside "
+        "the cone.",
         about=about,
     )
+
+
+def _listed(about: Mapping[str, str]) -> str:
+    return "; ".join(f"{title}: {text}" for title, text in about.items())
 
 
 def _norms(drift: Drift) -> Table:
@@ -289,83 +284,66 @@ def _norms(drift: Drift) -> Table:
     )
 
 
-def _unit(measure: str) -> tuple[float, int]:
-    """Factor and digits of a hierarchy score: edges, or percent."""
-    return (1.0, 3) if measure in ("tie", "lca") else (100.0, 1)
-
-
 def _hierarchy(analysis: Analysis) -> dict[str, Table]:
-    trees, methods = analysis.hierarchies, analysis.geometry
-    rows, each = [["Method", *TREE_TITLES.values()]], [["Task", "Method", *TREE_TITLES.values()]]
-    for m, method in enumerate(methods):
-        cells = []
-        for measure in TREE_TITLES:
-            scale, digits = _unit(measure)
-            ends = np.mean([tree.scores[measure][m] for tree in trees], axis=0)  # (seeds, 2)
-            change = scale * float(seed_mean(ends[:, 1] - ends[:, 0]))
-            cells.append(f"{mean_std(ends[:, 1], digits, scale)} ({change:+.{digits}f})")
-        rows.append([method, *cells])
-    guesses = [tree.chance for tree in trees]
+    trees = analysis.hierarchies
+    scores = [np.stack([tree.scores[name] for name in TREE_MEASURES], axis=-1) for tree in trees]
+    ends = TREE_SCALES * np.stack(scores, axis=1)  # (methods, trees, seeds, 2, measures)
+    guesses = [chance_scores(tree.tree) for tree in trees]
+    chances = TREE_SCALES * [[guess[name] for name in TREE_MEASURES] for guess in guesses]
 
-    def guess(measure: str, value: float) -> str:
-        scale, digits = _unit(measure)
-        return f"{scale * value:.{digits}f}"
+    def texts(values: np.ndarray, sign: str = "") -> list[str]:
+        return [f"{x:{sign}.{digits}f}" for x, digits in zip(values, TREE_DIGITS, strict=True)]
 
-    rows.append(
-        ["chance", *(guess(n, float(np.mean([g[n] for g in guesses]))) for n in TREE_TITLES)]
-    )
-    for tree, chance in zip(trees, guesses, strict=True):
-        for m, method in enumerate(methods):
-            cells = []
-            for name in TREE_TITLES:
-                first, last = seed_mean(tree.scores[name][m], 0)
-                cells.append(f"{guess(name, last)} (from {guess(name, first)})")
+    rows, each = [["Method", *TREE_TITLES]], [["Task", "Method", *TREE_TITLES]]
+    for method, values in zip(analysis.geometry, ends.mean(axis=1), strict=True):
+        changes = texts(seed_mean(values[:, 1] - values[:, 0], 0), "+")
+        final = map(mean_std, values[:, 1].T, TREE_DIGITS)
+        rows.append(
+            [method, *(f"{x} ({change})" for x, change in zip(final, changes, strict=True))]
+        )
+    rows.append(["chance", *texts(chances.mean(axis=0))])
+    for t, (tree, chance) in enumerate(zip(trees, chances, strict=True)):
+        for method, values in zip(analysis.geometry, seed_mean(ends[:, t], 1), strict=True):
+            first, last = map(texts, values)
+            cells = (f"{x} (from {before})" for before, x in zip(first, last, strict=True))
             each.append([tree.task.name, method, *cells])
-        each.append([tree.task.name, "chance", *(guess(n, chance[n]) for n in TREE_TITLES)])
-    about = {TREE_TITLES[name]: text for name, text in TREE_MEASURES.items()}
+        each.append([tree.task.name, "chance", *texts(chance)])
     note = (
         "Chance: uniform guesses over the classes. TIE and LCA in edges, the others in percent. "
-        + "; ".join(f"{name}: {text}" for name, text in about.items())
-        + "."
+        f"{_listed(TREE_TITLES)}."
     )
-    tables = {
+    return {
         "hierarchy": Table(
             f"Hierarchy scores, mean over {len(trees)} tasks with a class tree",
             rows,
             "After the last task, mean and sample standard deviation over seeds; in brackets the "
             f"change since the end of each task. {note}",
-            about=about,
+            about=TREE_TITLES,
         ),
         "hierarchy_tasks": Table(
             "Hierarchy scores of each task",
             each,
             "After the last task, mean over seeds; in brackets at the end of the task itself. "
             f"{note}",
-            about=about,
+            about=TREE_TITLES,
         ),
     }
-    return tables | _depth(analysis)
 
 
-def _depth(analysis: Analysis) -> dict[str, Table]:
+def _depth(analysis: Analysis) -> Table:
     rows = [["Task", "Names", "Depths", *analysis.geometry]]
     for tree in analysis.hierarchies:
         if (radius := tree.radius) is None:
             continue
         cells = []
-        for correlation in np.asarray(radius.correlation):  # (seeds, 2)
-            first, last = seed_mean(correlation, 0)
+        for first, last in seed_mean(radius.correlation, 1):  # by method
             cells.append("" if np.isnan(first + last) else f"{last:.3f} ({last - first:+.3f})")
         rows.append([tree.task.name, str(radius.counts.sum()), str(len(radius.depths)), *cells])
-    if len(rows) == 1:
-        return {}
-    return {
-        "depth": Table(
-            "Rank correlation of radius with depth, by task",
-            rows,
-            "Spearman's, over the names of the class tree, of depth (edges below the root) with "
-            "distance from the origin after the last task; mean over seeds, in brackets the change "
-            "since the end of the task. 1 if every deeper name lies further out; empty if all "
-            "names have one depth.",
-        )
-    }
+    return Table(
+        "Rank correlation of radius with depth, by task",
+        rows,
+        "Spearman's, over the names of the class tree, of depth (edges below the root) with "
+        "distance from the origin after the last task; mean over seeds, in brackets the change "
+        "since the end of the task. 1 if every deeper name lies further out; empty if all names "
+        "have one depth.",
+    )

@@ -1,13 +1,15 @@
 """Traversals from pictures to the root, at the end of their task and at the end of the stream."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation import Pool, compare_heads, store_pool
+from hmcl_jax.evaluation import compare_heads, store_pool
 from hmcl_jax.report.hierarchy import WHEN
 
 TASKS = 4  # that pictures are taken from
@@ -35,9 +37,7 @@ class Start:
     paths: Mapping[str, Paths] = dataclasses.field(default_factory=dict)
 
 
-def choose_starts(
-    store: Store, tasks: Sequence[Task], pictures: int
-) -> tuple[tuple[Start, ...], Pool | None]:
+def choose_starts(store: Store, tasks: Sequence[Task], pictures: int) -> tuple[Start, ...]:
     """Pictures of some old tasks, spread over the stream; those with thumbnails first.
 
     Args:
@@ -46,32 +46,35 @@ def choose_starts(
       pictures: how many, at most.
 
     Returns:
-      The pictures, those of one task together, and the texts to look for; None if there are none.
+      The pictures, those of one task together; none if the store has no names to look for.
 
     Example:
       >>> import hmcl_jax
       >>> from hmcl_jax.report.traversals import choose_starts
       >>> store = hmcl_jax.load_pocket()
-      >>> starts, pool = choose_starts(store, store.tasks, 4)
+      >>> starts = choose_starts(store, store.tasks, 4)
       >>> print(starts[0].task.name, starts[0].title, starts[0].thumbnail is not None)
       tux-photos An Adelaide Rosella True
     """
     try:
         pool = store_pool(store)
     except ValueError:  # no names at all
-        return (), None
+        return ()
     old = [task for task in tasks[:-1] or tasks if task.general == pool.modality]
     usable = [task for task in old if len(task.arrays.get("thumbnail_rows", ()))] or old
-    count = min(TASKS, len(usable), pictures)
-    if count == 0:
-        return (), pool
-    chosen = np.unique(np.linspace(0, len(usable) - 1, count).round().astype(int))
+    chosen = _spread(usable, min(TASKS, pictures))
     starts = [
-        Start(task, row, _title(task, row), task.thumbnail(row))
-        for task in (usable[index] for index in chosen)
-        for row in _rows(task, pictures // len(chosen))
+        Start(task, int(row), _title(task, row), task.thumbnail(row))
+        for task in chosen
+        for row in _spread(_rows(task), pictures // len(chosen))
     ]
-    return tuple(starts), pool
+    return tuple(starts)
+
+
+def _spread(values: Any, count: int) -> list[Any]:
+    """At most `count` of some values, far apart."""
+    count = min(count, len(values))
+    return [values[i] for i in np.linspace(0, len(values) - 1, count).round().astype(int)]
 
 
 def _samples(task: Task) -> np.ndarray:
@@ -79,11 +82,10 @@ def _samples(task: Task) -> np.ndarray:
     return task.arrays[f"test_{kind}"]
 
 
-def _rows(task: Task, count: int) -> Iterator[int]:
-    """Some samples, far apart in the test part, that have pictures if any have."""
-    known = np.sort(np.asarray(task.arrays.get("thumbnail_rows", np.zeros(0, int))))
-    rows = known if len(known) else np.arange(len(_samples(task)))
-    return map(int, rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)])
+def _rows(task: Task) -> np.ndarray:
+    """The samples of the test part that have pictures; all if none has."""
+    known = np.sort(task.arrays.get("thumbnail_rows", []))
+    return known if len(known) else np.arange(len(_samples(task)))
 
 
 def _title(task: Task, row: int) -> str:
@@ -91,42 +93,37 @@ def _title(task: Task, row: int) -> str:
         return task.classes[int(task.arrays["test_labels"][row])]
     pairs = task.arrays["test_pairs"]
     captions = pairs[pairs[:, 0] == row, 1]
-    tree = task.arrays.get("tree_features")
-    if len(captions) and tree is not None:
-        caption = task.arrays["test_general"][int(captions[0])]
-        same = np.flatnonzero((np.asarray(tree) == np.asarray(caption)).all(axis=1))
-        if same.size:
-            return task.tree_names[int(same[0])]
+    if len(captions) and "tree_features" in task.arrays:
+        caption = np.asarray(task.arrays["test_general"][captions[0]])
+        same = (np.asarray(task.arrays["tree_features"]) == caption).all(axis=1)
+        if same.any():
+            return task.tree_names[int(same.argmax())]
     return f"picture {row} of {task.name}"
 
 
 def measure_traversals(
-    heads: Mapping[str, Mapping[str, Any]],
+    heads: Sequence[Mapping[str, Any]],
+    tasks: Sequence[Task],
     starts: Sequence[Start],
-    pool: Pool,
-    *,
-    K: float,
+    store: Store,
     kappa: float,
 ) -> list[Paths]:
-    """The traversals from some pictures of one task.
-
-    Args:
-      heads: of one seed, ``{modality: W}``, for each of :data:`hmcl_jax.report.hierarchy.WHEN`.
-      starts: the pictures.
-      pool: texts to look for.
-      K: squared radius of the hyperboloid.
-      kappa: sets the minimum radius of the cones.
-
-    Returns:
-      Paths from each picture.
-    """
-    task, found = starts[0].task, {}
-    features = np.asarray(_samples(task)[[start.row for start in starts]])
-    for entailing in (False, True):
-        found[entailing] = compare_heads(
-            *(heads, features, pool), modality=task.specific, K=K, kappa=kappa, entailing=entailing
+    """The paths from some pictures under the heads of one seed after each task."""
+    if not starts:
+        return []
+    pool, K = store_pool(store), float(store.K)
+    order = [task.name for task in tasks]
+    measured: list[Paths] = []
+    for name, group in itertools.groupby(starts, key=lambda start: start.task.name):
+        number, rows = order.index(name), [start.row for start in group]
+        task, ends = tasks[number], dict(zip(WHEN, (heads[number], heads[-1]), strict=True))
+        features = np.asarray(_samples(task)[rows])
+        compare = functools.partial(
+            compare_heads, ends, features, pool, modality=task.specific, K=K, kappa=kappa
         )
-    return [
-        {e: tuple(ends[when].path(number) for when in WHEN) for e, ends in found.items()}
-        for number in range(len(starts))
-    ]
+        walks = {entailing: compare(entailing=entailing) for entailing in (False, True)}
+        measured += [
+            {key: tuple(found[when].path(i) for when in WHEN) for key, found in walks.items()}
+            for i in range(len(rows))
+        ]
+    return measured

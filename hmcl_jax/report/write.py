@@ -11,9 +11,9 @@ from typing import Any
 from hmcl_jax import _files
 from hmcl_jax._versions import versions
 from hmcl_jax.continual import RunError
-from hmcl_jax.evaluation import Drift
+from hmcl_jax.evaluation import Drift, chance_scores
 from hmcl_jax.evaluation.drift import CONES, MEASURES
-from hmcl_jax.report.analyse import Analysis, compared_with
+from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.draw import draw_all
 from hmcl_jax.report.figures.style import pyplot
 from hmcl_jax.report.page import macros, report_page
@@ -39,45 +39,32 @@ def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     pyplot()
     macros()
     out = Path(out)
-    _check_writable(out)
+    above = next(folder for folder in Path(os.path.abspath(out)).parents if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=above).close()
+    except OSError as error:
+        reason = f"{above}: {error.strerror}"
+        raise RunError(f"{out} cannot be written: {reason}; choose another --out.") from error
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink():
-        raise RunError(f"{out} is no folder; choose another --out.")
+        raise RunError(f"{out} is not a folder; choose another --out.")
     if not any(out.iterdir()):
         return
     try:
-        ours = json.loads((out / MARK).read_text("utf8"))["kind"] == KIND
+        kind = json.loads((out / MARK).read_text("utf8"))["kind"]
     except (OSError, ValueError, KeyError, TypeError):
-        ours = False
-    if not ours:
-        raise RunError(f"{out} holds something else than a report; choose another --out.")
+        kind = None
+    if kind != KIND:
+        raise RunError(f"{out} holds files that are not of a report; choose another --out.")
     if not replace:
         raise RunError(f"{out} holds a report already; --replace replaces it.")
-
-
-def _check_writable(out: Path) -> None:
-    """Refuses a folder beside which nothing can be written; reports are moved into place."""
-    above = Path(os.path.abspath(out)).parent
-    while not above.exists() and above != above.parent:
-        above = above.parent
-    if not above.is_dir():
-        raise RunError(f"{out} cannot be made: {above} is no folder; choose another --out.")
-    try:
-        with tempfile.TemporaryFile(dir=above):
-            pass
-    except OSError as error:
-        what = error.strerror or error
-        raise RunError(
-            f"{out} cannot be written in {above}: {what}; choose another --out."
-        ) from error
 
 
 def write_report(
     out: str | os.PathLike[str],
     analysis: Analysis,
     *,
-    against: str = "vanilla",
     seed: int | None = None,
     formats: Sequence[str] = FORMATS,
     replace: bool = False,
@@ -88,8 +75,6 @@ def write_report(
     Args:
       out: a new folder, or one with an older report if `replace`.
       analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      against: the method that others are compared with; see
-        :func:`hmcl_jax.report.analyse.compared_with`.
       seed: of the tree drawing. Default: the first.
       formats: of the figures, some of ``"png"``, ``"pdf"`` and ``"svg"``.
       replace: whether an older report may be replaced.
@@ -105,17 +90,14 @@ def write_report(
         raise ValueError(f"formats must be some of {FORMATS}, got {formats!r}.")
     out = Path(os.path.abspath(out))
     check_report(out, replace)
-    label, _ = compared_with(analysis.methods, against)
     with _files.partial_folder(out) as partial:
-        drawings = draw_all(
-            analysis, partial / "figures", formats, against=label, seed=seed, listener=listener
-        )
+        drawings = draw_all(analysis, partial / "figures", formats, seed=seed, listener=listener)
         (partial / "tables").mkdir()
-        contents = {"report.html": report_page(analysis, drawings, against)}
-        for name, table in all_tables(analysis, label).items():
+        contents = {"report.html": report_page(analysis, drawings)}
+        for name, table in all_tables(analysis).items():
             contents[f"tables/{name}.md"] = table.markdown()
             contents[f"tables/{name}.tex"] = table.latex()
-        contents[MARK] = _files.json_text(as_numbers(analysis, label))
+        contents[MARK] = _files.json_text(_numbers(analysis))
         for name, text in contents.items():  # no file can hold halves of surrogate pairs
             (partial / name).write_bytes(text.encode("utf8", "replace"))
         check_report(out, replace)  # another process may have written one meanwhile
@@ -123,57 +105,46 @@ def write_report(
     return out / "report.html"
 
 
-def as_numbers(analysis: Analysis, against: str = "vanilla") -> dict[str, Any]:
-    """All that was measured, as plain data; NaN is null.
-
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      against: the method that drift is tested against.
-
-    Returns:
-      The content of ``analysis.json``.
-    """
-    a, results = analysis, analysis.results
-    return _files.without_nan(
-        {
-            "kind": KIND,
-            "store": {"name": a.store.name, "fingerprint": a.store.fingerprint},
-            "versions": versions(),
-            "tasks": a.order,
-            "kinds": a.kinds,
-            "seeds": a.seeds,
-            "methods": a.methods,
-            "settings": a.settings,
-            "config": a.config,
-            "warnings": a.warnings,
-            "scores": {name: result.scores for name, result in results.items()},
-            "score_seeds": {name: result.seeds for name, result in results.items()},
-            "columns": {name: columns(result) for name, result in results.items()},
-            "drift": None if a.drift is None else _drift(a.drift, against),
-            "hierarchy": {
-                h.task.name: {
-                    "axes": ["method", "seed", "task end and final"],
-                    "scores": h.scores,
-                    "chance": h.chance,
-                    "radius": None if h.radius is None else dataclasses.asdict(h.radius),
-                }
-                for h in a.hierarchies
-            },
-            "hierarchy_methods": a.geometry,
-            "traversals": [
-                {
-                    "task": start.task.name,
-                    "row": start.row,
-                    "title": start.title,
-                    "paths": {
-                        method: {"all texts": paths[False], "entailing texts": paths[True]}
-                        for method, paths in start.paths.items()
-                    },
-                }
-                for start in a.starts
-            ],
-        }
-    )
+def _numbers(a: Analysis) -> dict[str, Any]:
+    """All measurements, for ``analysis.json``."""
+    return {
+        "kind": KIND,
+        "store": {"name": a.store.name, "fingerprint": a.store.fingerprint},
+        "versions": versions(),
+        "tasks": a.order,
+        "kinds": a.kinds,
+        "seeds": a.seeds,
+        "methods": a.methods,
+        "settings": {name: run.settings for name, run in a.runs.items()},
+        "config": {name: run.config for name, run in a.runs.items()},
+        "warnings": a.warnings,
+        "scores": {name: result.scores for name, result in a.results.items()},
+        "score_seeds": {name: result.seeds for name, result in a.results.items()},
+        "columns": {name: columns(result) for name, result in a.results.items()},
+        "drift": None if a.drift is None else _drift(a.drift, a.against),
+        "hierarchy": {
+            h.task.name: {
+                "axes": ["method", "seed", "task end and final"],
+                "scores": h.scores,
+                "chance": chance_scores(h.tree),
+                "radius": None if h.radius is None else dataclasses.asdict(h.radius),
+            }
+            for h in a.hierarchies
+        },
+        "hierarchy_methods": a.geometry,
+        "traversals": [
+            {
+                "task": start.task.name,
+                "row": start.row,
+                "title": start.title,
+                "paths": {
+                    method: {"all texts": paths[False], "entailing texts": paths[True]}
+                    for method, paths in start.paths.items()
+                },
+            }
+            for start in a.starts
+        ],
+    }
 
 
 def _drift(drift: Drift, against: str) -> dict[str, Any]:

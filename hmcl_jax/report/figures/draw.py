@@ -1,19 +1,18 @@
 """Draws all figures of an analysis."""
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from hmcl_jax.evaluation import RadiusByDepth, TreePoints, radial_tree, relative_change
+from hmcl_jax.evaluation import TreePoints, radial_tree, relative_change
 from hmcl_jax.report.analyse import Analysis
 from hmcl_jax.report.figures.geometry import draw_depth, draw_drift, draw_norms, draw_radial_tree
 from hmcl_jax.report.figures.scores import draw_methods, draw_retrieval, draw_stages
 from hmcl_jax.report.figures.style import short
 from hmcl_jax.report.figures.training import draw_training
-from hmcl_jax.report.hierarchy import tree_points
+from hmcl_jax.report.hierarchy import Hierarchy
 from hmcl_jax.report.results import columns
 from hmcl_jax.report.tables import has_recall, retrieval_sides
 
@@ -25,44 +24,36 @@ def draw_all(
     folder: Path,
     formats: Sequence[str],
     *,
-    against: str = "vanilla",
     seed: int | None = None,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, bytes]:
-    """Draws every figure that an analysis has the numbers for.
+    """Draws every figure that an analysis has the numbers for into a new folder.
 
-    Args:
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      folder: for the files; it is created.
-      formats: endings of the files, some of ``"png"``, ``"pdf"`` and ``"svg"``.
-      against: the method that drift is compared with.
-      seed: of the tree drawing. Default: the first.
-      listener: called with the name of a figure and how many of how many are drawn.
+    The arguments are those of :func:`hmcl_jax.report.write.write_report`.
 
     Returns:
       The figures for a page, by name: SVG files, or PNG files where those are large.
     """
     pictures: dict[str, bytes] = {}
-    jobs = _jobs(analysis, against, seed)
+    jobs = _jobs(analysis, seed)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
         for done, (name, draw) in enumerate(jobs.items()):
             if listener is not None:
                 listener(f"figure {name}", done, len(jobs))
-            svg = (folder if "svg" in formats else Path(scratch)) / f"{name}.svg"
-            draw(list(dict.fromkeys([*(folder / f"{name}.{ending}" for ending in formats), svg])))
-            pictures[name] = svg.read_bytes()
+            files = {
+                ending: (folder if ending in formats else Path(scratch)) / f"{name}.{ending}"
+                for ending in (*formats, "svg")
+            }
+            draw(list(files.values()))
+            pictures[name] = files["svg"].read_bytes()
             if len(pictures[name]) > LARGEST_SVG:
-                png = (folder if "png" in formats else Path(scratch)) / f"{name}.png"
-                if not png.exists():
-                    draw([png])
-                pictures[name] = png.read_bytes()
+                draw([Path(scratch) / f"{name}.png"])
+                pictures[name] = (Path(scratch) / f"{name}.png").read_bytes()
     return pictures
 
 
-def _jobs(
-    analysis: Analysis, against: str, seed: int | None
-) -> dict[str, Callable[[Sequence[Path]], None]]:
+def _jobs(analysis: Analysis, seed: int | None) -> dict[str, Callable[[Sequence[Path]], None]]:
     jobs: dict[str, Callable[[Sequence[Path]], None]] = {}
     results, drift, kinds = analysis.results, analysis.drift, analysis.kinds
     if results:
@@ -71,21 +62,17 @@ def _jobs(
         change = {name: relative_change(r.scores.mean(axis=0)) for name, r in results.items()}
         jobs["stages"] = lambda paths: draw_stages(change, analysis.order, kinds, paths)
     if drift is not None:
-        jobs["drift"] = lambda paths: draw_drift(drift, paths, against)
+        jobs["drift"] = lambda paths: draw_drift(drift, paths, analysis.against)
         jobs["norms"] = lambda paths: draw_norms(drift, paths)
-    points = tree_points(
-        analysis.hierarchies, analysis.geometry, analysis.seeds, float(analysis.store.K)
-    )
-    if points is not None:
-        known, seed = _unstopped(points, seed)
-        if known.methods:
-            tree = radial_tree(known, seed)
+    drawn = next((h for h in analysis.hierarchies if h.points is not None), None)
+    if drawn is not None and drawn.radius is not None:
+        points, seed = _tree_points(analysis, drawn, seed)
+        if points.methods:
+            tree = radial_tree(points, seed)
             title = f"{short(points.task, 40)}, seed {seed}"
             jobs["radial_tree"] = lambda paths: draw_radial_tree(tree, paths, title)
-        radius = next(h.radius for h in analysis.hierarchies if h.points is not None)
-        assert radius is not None
-        ends = _at(radius, 0), _at(radius, 1)
-        jobs["depth"] = lambda paths: draw_depth(points.methods, *ends, paths, points.task)
+        methods, radius = analysis.geometry, drawn.radius
+        jobs["depth"] = lambda paths: draw_depth(methods, radius, paths, points.task)
     if has_recall(analysis):
         details = {name: result.details for name, result in results.items()}
         tasks = {i: analysis.order[i] for i, kind in enumerate(kinds) if kind == "retrieval"}
@@ -98,22 +85,20 @@ def _jobs(
     return jobs
 
 
-def _unstopped(points: TreePoints, seed: int | None) -> tuple[TreePoints, int]:
+def _tree_points(analysis: Analysis, drawn: Hierarchy, seed: int | None) -> tuple[TreePoints, int]:
     """The methods that did not stop at a seed, and the seed: by default the one of most methods."""
-    both = np.stack([points.before, points.after])  # (2, methods, seeds, names, d)
-    finished = np.asarray(np.isfinite(both).all(axis=(0, 3, 4)))
-    index = int(finished.sum(axis=0).argmax()) if seed is None else points.seeds.index(seed)
+    known = np.asarray(drawn.points)  # (methods, seeds, 2, names, d)
+    finished = np.asarray(np.isfinite(known).all(axis=(2, 3, 4)))
+    index = int(finished.sum(axis=0).argmax()) if seed is None else analysis.seeds.index(seed)
     chosen = np.flatnonzero(finished[:, index])
-    known = dataclasses.replace(
-        points,
-        methods=tuple(points.methods[i] for i in chosen),
-        before=points.before[chosen],
-        after=points.after[chosen],
+    points = TreePoints(
+        task=drawn.task.name,
+        tree=drawn.tree,
+        names=drawn.task.tree_names,
+        methods=tuple(analysis.geometry[i] for i in chosen),
+        seeds=analysis.seeds,
+        K=float(analysis.store.K),
+        before=known[chosen, :, 0],
+        after=known[chosen, :, 1],
     )
-    return known, points.seeds[index]
-
-
-def _at(radius: RadiusByDepth, when: int) -> RadiusByDepth:
-    """Radii by depth at the end of the task (0) or of the stream (1)."""
-    correlation = np.asarray(radius.correlation)[:, :, when]
-    return dataclasses.replace(radius, means=radius.means[:, :, when], correlation=correlation)
+    return points, analysis.seeds[index]

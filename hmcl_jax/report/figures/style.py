@@ -7,7 +7,6 @@ figure within a page can take the page's own colour of text.
 import contextlib
 import os
 import re
-import textwrap
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from hmcl_jax._extras import require
 
 INK = "#1c1e21"
 WIDTH = 7.2  # inches; at 96 dots per inch, 700 pixels
+LINE = 110  # characters of small type in that width
 ENDINGS = (".png", ".pdf", ".svg")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -36,7 +36,6 @@ OWN = (
     *("hmcl_mr", "hmcl_rotation", "hmcl_ca", "dns", "nullspace", "ewc"),
     *("vanilla", "agem", "gem", "cflat", "derpp", "joint"),
 )
-KNOWN = {name: index for index, name in enumerate(OWN)}
 STYLE = Path(__file__).with_name("hmcl.mplstyle")
 
 
@@ -48,12 +47,7 @@ def pyplot() -> Any:
 
 
 class Look(NamedTuple):
-    """How a method is drawn.
-
-    Attributes:
-      color: of lines and areas.
-      marker: of points.
-    """
+    """How a method is drawn: the colour of lines and areas, and the marker of points."""
 
     color: str
     marker: str
@@ -76,22 +70,20 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
       Look(color='#8C8C8C', marker='<')
     """
     names = list(dict.fromkeys(methods))
-    taken = {name: KNOWN[name] for name in names if name in KNOWN}
-    for name in names:
+    count = len(COLOURS)
+    taken = {name: OWN.index(name) for name in names if name in OWN}
+    for name in (name for name in names if name not in taken):
         own = name.rpartition("/")[2]
-        if name not in taken and own in KNOWN:
-            taken[name] = KNOWN[own]
-        elif name not in taken:
-            wished = zlib.crc32(name.encode("utf8", "replace")) % len(COLOURS)
-            order = [(wished + i) % len(COLOURS) for i in range(len(COLOURS))]
-            used_by = list(taken.values())
-            taken[name] = min(order, key=used_by.count)
-    by_name, used = {}, [0] * len(COLOURS)
+        wished = zlib.crc32(name.encode("utf8", "replace")) % count
+        free = sorted(range(count), key=lambda i: (i - wished) % count)
+        used = list(taken.values())
+        taken[name] = OWN.index(own) if own in OWN else min(free, key=used.count)
+    by_name, turns = {}, [0] * count
     for name, index in taken.items():
-        turn = used[index]
-        used[index] += 1
-        marker = MARKERS[(index + turn * MARKER_STEP) % len(MARKERS)]
-        by_name[name] = Look(_shade(COLOURS[index], SHADES[turn % len(SHADES)]), marker)
+        marker = MARKERS[(index + turns[index] * MARKER_STEP) % len(MARKERS)]
+        colour = _shade(COLOURS[index], SHADES[turns[index] % len(SHADES)])
+        by_name[name] = Look(colour, marker)
+        turns[index] += 1
     return {name: by_name[name] for name in names}
 
 
@@ -115,30 +107,18 @@ def short(name: str, limit: int = 24) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def wrapped(text: str) -> str:
-    """A note in lines as long as a figure is wide in small type."""
-    return "\n".join(textwrap.wrap(text, 110))
-
-
-def checked(paths: Paths) -> list[Path]:
-    """The files to write; refuses endings that are not known."""
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    files = [Path(path) for path in several]
-    for path in files:
-        if path.suffix.lower() not in ENDINGS:
-            raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {str(path)!r}.")
-    return files
-
-
 @contextlib.contextmanager
 def sheet(paths: Paths) -> Iterator[Any]:
-    """matplotlib.pyplot in the style of all figures; its figures are closed at the end.
+    """matplotlib.pyplot in the style of all figures; saves the current figure at the end.
 
-    Paths that cannot be saved to are refused before anything is drawn.
+    Raises:
+      ValueError: before anything is drawn, if a path has an unknown ending.
     """
-    checked(paths)
+    files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if wrong := [str(path) for path in files if path.suffix.lower() not in ENDINGS]:
+        raise ValueError(f"path must end in {', '.join(ENDINGS)}, got {wrong[0]!r}.")
     plt = pyplot()
-    before = set(plt.get_fignums())
+    before = set(plt.get_fignums())  # the caller's, which stay open
     with plt.rc_context(), warnings.catch_warnings():
         plt.style.use(["default", STYLE])
         # A font without an emoji draws a box; text that stays text may still find its glyph.
@@ -146,56 +126,65 @@ def sheet(paths: Paths) -> Iterator[Any]:
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .*")
         try:
             yield plt
+            save(plt.gcf(), files)
         finally:
             for number in set(plt.get_fignums()) - before:
                 plt.close(number)
 
 
-def save(figure: Any, paths: Paths) -> None:
+def save(figure: Any, files: Sequence[Path]) -> None:
     """Saves a figure in several formats, each file whole or not at all.
 
     The same figure gives the same bytes: no file holds a date. SVG files keep text as text and have
     no background.
     """
     title = short(figure.get_suptitle() or "figure", 300)
-    metadata: dict[str, dict[str, Any]] = {
-        ".svg": {"Date": None, "Creator": None, "Title": title},
-        ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-        ".png": {"Software": None},
+    metadata: dict[str, dict[str, str | None]] = {
+        "svg": {"Date": None, "Creator": None, "Title": title},
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+        "png": {"Software": None},
     }
-    for path in checked(paths):
-        ending = path.suffix.lower()
-        with _files.whole_file(path) as partial, pyplot().rc_context(fname=STYLE):
-            figure.savefig(
-                partial,
-                format=ending[1:],
-                dpi=100 if ending == ".svg" else 150,  # of rasterised parts
-                facecolor="none" if ending == ".svg" else "white",
-                metadata=metadata[ending],
-            )
+    for path in files:
+        kind = path.suffix.lower()[1:]
+        dpi, paper = (100, "none") if kind == "svg" else (150, "white")  # of rasterised parts
+        about = metadata[kind]
+        with _files.whole_file(path) as partial:
+            figure.savefig(partial, format=kind, dpi=dpi, facecolor=paper, metadata=about)
 
 
-def legend(figure: Any, known: Mapping[str, Look], others: Mapping[str, Any] | None = None) -> None:
-    """One legend below all panels: methods in their looks, then `others`, label to line."""
+def legend(figure: Any, known: Mapping[str, Look], others: Sequence[Any] = ()) -> None:
+    """One legend below all panels: methods in their looks, then other handles."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, markersize=4, label=short(name))
         for name, look in known.items()
     ]
-    handles += [Line2D([], [], label=label, **look) for label, look in (others or {}).items()]
-    keys(figure, handles)
-
-
-def keys(figure: Any, handles: Sequence[Any]) -> None:
-    """A legend below all panels."""
+    handles += others
     figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(handles)))
+
+
+def side_legend(axes: Any) -> None:
+    """A legend to the right of a panel."""
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def rules(axes: Any, axis: str = "x") -> None:
     """Thin lines at the ticks, behind everything."""
     axes.grid(axis=axis, color=INK, alpha=0.13, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Names rows from the top, the first at 0."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def beside_row(axes: Any, row: int, text: str, x: float = 1.01, size: float = 6.5) -> None:
+    """Writes a number to the right of a row."""
+    where = axes.get_yaxis_transform()
+    axes.text(x, row, text.replace("-", MINUS), transform=where, va="center", fontsize=size)
 
 
 def grid(
@@ -206,6 +195,7 @@ def grid(
     Its size is in inches: across all of it, down per row of panels, and `extra` for titles and
     legends. Further settings are those of ``subplots``.
     """
+    # Four panels stand better as two by two than as three and one.
     across = 2 if panels == 4 and across == 3 else min(across, panels)
     down = -(-panels // across)
     figure, axes = plt.subplots(
@@ -218,3 +208,12 @@ def grid(
     for spare in axes.flat[panels:]:
         spare.remove()
     return figure, list(axes.flat[:panels]), across
+
+
+def colour_bar(figure: Any, panels: Sequence[Any], scale: Any, shrink: float, **more: Any) -> Any:
+    """A colour bar without a frame below all panels."""
+    bar = figure.colorbar(
+        scale, ax=panels, location="bottom", aspect=50, shrink=shrink, pad=0.02, **more
+    )
+    bar.outline.set_visible(False)
+    return bar

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from hmcl_jax.evaluation.modality_gap import Side
 from hmcl_jax.evaluation.statistics import seed_std
 from hmcl_jax.report.figures import style
 from hmcl_jax.report.figures.style import INK, Paths, short
+
+DOTS: dict[str, Any] = {"markersize": 5, "elinewidth": 0.7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,28 +49,14 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
         looks = style.looks(curve.family for curve in curves)
         for number, curve in enumerate(curves):
             x, y = curve.forgetting.mean(axis=1), curve.immediate.mean(axis=1)
-            axes.errorbar(
-                *(x, y),
-                xerr=seed_std(curve.forgetting),
-                yerr=seed_std(curve.immediate),
-                color=looks[curve.family].color,
-                linestyle="--" if curve.replay else "-",
-                marker="os^Dv<>P*X"[number % 10],
-                markersize=5,
-                linewidth=1.4,
-                elinewidth=0.7,
-                label=short(curve.label, 40),
-            )
-            if len(x) > 1:
-                for end in (0, -1):
-                    axes.annotate(
-                        f"{curve.values[end]:g}",
-                        (x[end], y[end]),
-                        textcoords="offset points",
-                        xytext=(4, 4),
-                        fontsize=7,
-                        color=looks[curve.family].color,
-                    )
+            color, marker = looks[curve.family].color, "os^Dv<>P*X"[number % 10]
+            errors = {"xerr": seed_std(curve.forgetting), "yerr": seed_std(curve.immediate)}
+            line = {"linestyle": "--" if curve.replay else "-", "linewidth": 1.4, **DOTS}
+            label = short(curve.label, 40)
+            axes.errorbar(x, y, **errors, color=color, marker=marker, label=label, **line)
+            place = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
+            for end in (0, -1) if len(x) > 1 else ():
+                axes.annotate(f"{curve.values[end]:g}", (x[end], y[end]), color=color, **place)
         axes.margins(0.06)
         low, high = axes.get_xlim(), axes.get_ylim()
         for final in np.arange(np.floor(high[0] - low[1]), np.ceil(high[1] - low[0]) + 1, 2):
@@ -77,8 +66,7 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
         axes.set_xlabel("forgetting: immediate minus final score, mean over tasks (points)")
         axes.set_ylabel("immediate score, mean over tasks (%)")
         figure.suptitle("Stability and plasticity: up and left is better")
-        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        style.save(figure, path)
+        style.side_legend(axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,39 +106,24 @@ def draw_budget(
         position = {size: np.log2(size) if size else np.log2(least) - 1 for size in sizes}
         for number, (label, overall) in enumerate(lines.items()):
             middle, width = np.mean(overall), seed_std(np.asarray(overall))
-            axes.axhspan(
-                middle - width, middle + width, color=looks[label].color, alpha=0.12, linewidth=0
-            )
-            axes.axhline(
-                middle,
-                color=looks[label].color,
-                linestyle=("-", "--", "-.", ":")[number % 4],
-                linewidth=1.4,
-                label=short(label, 40),
-            )
+            color, dash = looks[label].color, ("-", "--", "-.", ":")[number % 4]
+            axes.axhspan(middle - width, middle + width, color=color, alpha=0.12, linewidth=0)
+            axes.axhline(middle, color=color, ls=dash, linewidth=1.4, label=short(label, 40))
         for curve in curves:
             look, x = looks[curve.label], np.array([position[int(size)] for size in curve.pairs])
             some = np.array(curve.pairs) > 0
             y, bars = curve.overall.mean(axis=1), seed_std(curve.overall)
             axes.plot(x, y, color=look.color, linestyle=":", linewidth=1.0)
             axes.plot(x[some], y[some], color=look.color, linewidth=1.4)
-            axes.errorbar(
-                *(x, y, bars),
-                color=look.color,
-                linestyle="",
-                marker=look.marker,
-                markersize=5,
-                elinewidth=0.7,
-                label=short(curve.label, 40),
-            )
+            label = short(curve.label, 40)
+            axes.errorbar(x, y, bars, linestyle="", label=label, **look._asdict(), **DOTS)
         axes.set_xticks([position[size] for size in sizes], [str(size) for size in sizes])
         axes.set_xlabel("pairs kept in all" + (f"\n{note}" if note else ""))
         axes.set_ylabel("Overall: mean final score (%)")
         style.rules(axes, "y")
         figure.suptitle("Final score against pairs kept; lines keep none")
         if curves or lines:
-            axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        style.save(figure, path)
+            style.side_legend(axes)
 
 
 def draw_gap(sides: Sequence[Side], path: Paths) -> None:
@@ -178,7 +151,7 @@ def draw_gap(sides: Sequence[Side], path: Paths) -> None:
                 if side.task == task:
                     look = {"color": colour[side.modality]}
                     plane.scatter(
-                        *side.plane.T, s=3, alpha=0.6, linewidths=0, rasterized=True, **look
+                        *side.plane.T, 3, alpha=0.6, linewidths=0, rasterized=True, **look
                     )
                     low, middle, high = np.quantile(side.radii, [0, 0.5, 1])
                     position = -number - 0.15 * modalities.index(side.modality)
@@ -191,4 +164,3 @@ def draw_gap(sides: Sequence[Side], path: Paths) -> None:
         radii.set_title("radius: least, median, largest", fontsize=8)
         radii.legend(fontsize=7, frameon=False)
         figure.suptitle("Tangent space of every task: along the gap, and across it", fontsize=9)
-        style.save(figure, path)

@@ -1,5 +1,6 @@
 """The figure of training: loss and logs of every epoch of the stream."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,27 +10,28 @@ from hmcl_jax.evaluation.statistics import seed_mean
 from hmcl_jax.report.figures import style
 from hmcl_jax.report.figures.style import INK, WIDTH, Look, Paths, short
 
-Panel = tuple[str, tuple[tuple[str, str, str], ...], bool]
-# Panels after the loss: title, drawn names with their line styles, whether the scale is a power.
+Panel = tuple[str, Sequence[tuple[str, str, str]], bool]
+# Panels: title; name, line style and label of each curve; whether the scale is logarithmic.
 PANELS: tuple[Panel, ...] = (
+    ("loss", [("loss", "-", "")], False),
     (
         "root of the Lorentz defect of a step, over the protected features",
-        (("defect_before", "--", "before correction"), ("defect_after", "-", "after")),
+        [("defect_before", "--", "before correction"), ("defect_after", "-", "after")],
         True,
     ),
     (
         "shared rotation of a step of AdamW (radians, root of the sum of squared angles)",
-        (("rotation", "-", ""),),
+        [("rotation", "-", "")],
         True,
     ),
     (
         "distance of the heads from the task's start (Frobenius norm)",
-        (("anchor_bound", "--", "its bound"), ("anchor_distance", "-", "distance")),
+        [("anchor_bound", "--", "its bound"), ("anchor_distance", "-", "distance")],
         True,
     ),
 )
 RANK = "rank_"
-_DASHES = {"-": "solid:", "--": "dashed:", ":": "dotted:", "-.": "dash-dot:"}
+DASHES = {"-": "solid:", "--": "dashed:", ":": "dotted:", "-.": "dash-dot:"}
 
 
 def draw_training(
@@ -55,19 +57,16 @@ def draw_training(
     for name, entries in logs.items():
         for key in {key for entry in entries for key in entry}:
             curves.setdefault(key, {})[name] = [entry.get(key) for entry in entries]
-    panels: list[Panel] = [("loss", (("loss", "-", ""),), False)]
-    panels += [p for p in PANELS if any(key in curves for key, *_ in p[1])]
-    ranks = sorted(key for key in curves if key.startswith(RANK))
-    dashes = list(_DASHES)
-    if ranks:
-        drawn = [(key, dashes[i % 4], short(key[len(RANK) :])) for i, key in enumerate(ranks)]
-        panels.append(("protected rank", tuple(drawn), False))
+    ranks = zip(sorted(key for key in curves if key.startswith(RANK)), itertools.cycle(DASHES))
+    ranked = [(key, dash, short(key.removeprefix(RANK))) for key, dash in ranks]
+    panels: list[Panel] = [*PANELS, ("protected rank", ranked, False)]
+    panels = [panel for panel in panels if any(key in curves for key, *_ in panel[1])]
     with style.sheet(path) as plt:
-        figure, axes, _ = style.grid(*(plt, len(panels), 1, (WIDTH, 1.5), 1.5), sharex=True)
+        figure, axes, _ = style.grid(plt, len(panels), 1, (WIDTH, 1.5), 1.5, sharex=True)
         for panel, (title, lines, power) in zip(axes, panels, strict=True):
             series = [(curves[key], dash, name) for key, dash, name in lines if key in curves]
             zeros = _draw(panel, series, looks, borders, power)
-            notes = ", ".join(f"{_DASHES[dash]} {name}" for _, dash, name in series if name)
+            notes = ", ".join(f"{DASHES[dash]} {name}" for _, dash, name in series if name)
             if zeros:
                 notes = "; ".join(filter(None, [notes, "0 is drawn at the lower edge"]))
             panel_title = f"{title} ({notes})" if notes else title
@@ -85,7 +84,6 @@ def draw_training(
         axes[-1].set_xlabel("epoch, counted through all tasks")
         style.legend(figure, looks)
         figure.suptitle("Training through the stream, mean over seeds")
-        style.save(figure, path)
 
 
 def _draw(
@@ -95,37 +93,36 @@ def _draw(
     borders: np.ndarray,
     power: bool,
 ) -> bool:
-    """Draws curves of one panel; whether some 0 had to be put at the edge of a scale of powers."""
-    from matplotlib.ticker import LogLocator
-
+    """Draws the curves of one panel; returns whether it puts zeros at the edge of a log scale."""
     drawn = []
     for methods, dash, _ in series:
         for name, values in methods.items():
-            x: list[float] = []
-            y: list[float] = []
+            x: list[Any] = [np.zeros(0)]
+            y: list[Any] = [np.zeros(0)]
             for t, entry in enumerate(values):
-                if entry is None or not np.size(entry):
+                means = np.zeros(0) if entry is None else np.asarray(entry, np.float64)
+                if not means.size or (power and not means.any()):  # nothing is protected yet
                     continue
-                known = np.asarray(entry, np.float64)
-                if power and not known.any():
-                    continue  # nothing is protected yet
-                start, span = borders[t], borders[t + 1] - borders[t]
-                if known.ndim == 1:  # one number for the whole task
-                    x += [start, start + span, np.nan]
-                    y += [float(seed_mean(known))] * 2 + [np.nan]
+                if means.ndim == 1:  # one number for the whole task
+                    x.append(borders[[t, t + 1]])
+                    y.append(np.repeat(seed_mean(means), 2))
                 else:
-                    x += [*(start + np.arange(known.shape[1]) + 0.5), np.nan]
-                    y += [*seed_mean(known, 0), np.nan]
-            drawn.append((np.array(x), np.array(y), name, dash))
-    every = np.concatenate([heights for _, heights, *_ in drawn] or [np.zeros(0)])
+                    x.append(borders[t] + np.arange(means.shape[1]) + 0.5)
+                    y.append(seed_mean(means, 0))
+                x.append([np.nan])  # lines end with their task
+                y.append([np.nan])
+            drawn.append((np.concatenate(x), np.concatenate(y), dash, looks[name].color))
+    every = np.concatenate([np.zeros(0), *(heights for _, heights, *_ in drawn)])
     positive = every[np.isfinite(every) & (every > 0)]
     power = power and positive.size > 0 and positive.max() > 3 * positive.min()
     zeros = power and bool((every <= 0).any())
     floor = positive.min() / 3 if power else 0.0
-    for x_values, heights, name, dash in drawn:
+    for epochs, heights, dash, colour in drawn:
         raised = np.where(heights <= 0, floor, heights) if power else heights
-        axes.plot(x_values, raised, dash, color=looks[name].color, linewidth=1.1)
+        axes.plot(epochs, raised, dash, color=colour, linewidth=1.1)
     if power:
+        from matplotlib.ticker import LogLocator
+
         axes.set_yscale("log")
         if np.log10(positive.max() / positive.min()) < 2.5:  # too few powers of ten to read by
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
