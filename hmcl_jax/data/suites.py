@@ -45,21 +45,6 @@ class Expected:
     test_split: str = "test"
     prompts: tuple[str, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """``"classification"`` or ``"retrieval"``."""
-        return "classification" if self.classes else "retrieval"
-
-    @property
-    def fit(self) -> str:
-        """Classification crops pictures to a square, retrieval squashes them."""
-        return "crop" if self.classes else "squash"
-
-    @property
-    def splits(self) -> dict[str, str]:
-        """The parts of the published set."""
-        return {"train": self.train_split, "test": self.test_split}
-
 
 def _load() -> tuple[dict[str, tuple[Expected, ...]], dict[str, dict[str, tuple[str, ...]]]]:
     tables = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf8"))
@@ -82,7 +67,7 @@ SUITES, ORDERS = _load()
 def check_counts(collection: Collection, expected: Expected) -> None:
     """Refuses a collection of another size than its data set; names both numbers."""
     wanted: dict[str, tuple[object, object]] = {
-        "kind": (expected.kind, collection.kind),
+        "kind": ("classification" if expected.classes else "retrieval", collection.kind),
         "classes": (expected.classes, len(collection.classes)),
         "training pictures": (expected.train, len(collection.train.pictures)),
         "test pictures": (expected.test, len(collection.test.pictures)),
@@ -133,12 +118,12 @@ def open_expected(
     Raises:
       IngestError: if it cannot be opened or its counts differ, naming them.
     """
-    path = find_collection(root, expected)
+    path, fit = find_collection(root, expected), "crop" if expected.classes else "squash"
+    prompts = expected.prompts or None
 
     def opened(splits: Mapping[str, str] | None) -> Collection:
-        prompts = expected.prompts or None
         collection = open_collection(
-            *(path, expected.name), prompts=prompts, fit=expected.fit, splits=splits, links=links
+            path, expected.name, prompts=prompts, fit=fit, splits=splits, links=links
         )
         check_counts(collection, expected)
         return collection
@@ -146,10 +131,11 @@ def open_expected(
     try:
         return opened(None)
     except IngestError as whole:
-        plain = expected.splits == {"train": "train", "test": "test"}
-        if plain or read_settings(Folder(path, links)).splits is not None:
+        splits = {"train": expected.train_split, "test": expected.test_split}
+        stated = "splits" in read_settings(Folder(path, links))
+        if stated or splits == {"train": "train", "test": "test"}:
             raise
         try:
-            return opened(expected.splits)
+            return opened(splits)
         except IngestError as parts:
             raise IngestError(f"{parts}\nTaken whole: {whole}") from None
