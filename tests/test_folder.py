@@ -13,7 +13,7 @@ from collections_made import (
 )
 
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.image_datasets import open_collection
+from hmcl_jax.data.image_datasets import open_collection, recognise
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,7 @@ def test_links_in_class_folders_and_of_whole_splits(tmp_path):
     with pytest.raises(IngestError, match="is a link that leaves"):
         open_collection(tmp_path / "linked")
     assert len(open_collection(tmp_path / "linked", links=True).train.pictures) == 12
+    assert recognise(tmp_path / "linked") == "folders"  # reads no picture
     (tmp_path / "whole").symlink_to(real)
     assert len(open_collection(tmp_path / "whole").train.pictures) == 12
 

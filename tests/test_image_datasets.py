@@ -22,7 +22,7 @@ from collections_made import (
 )
 
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.image_datasets import distinct_names, open_collection
+from hmcl_jax.data.image_datasets import distinct_names, open_collection, recognise
 
 
 @pytest.mark.parametrize("layout", CLASSIFICATION)
@@ -164,6 +164,7 @@ def test_unknown_and_ambiguous_layouts(tmp_path):
     both = make_label_table(make_folders(tmp_path / "both"))
     with pytest.raises(IngestError, match="may be table or folders; say which with layout="):
         open_collection(both)
+    assert recognise(make_label_shards(tmp_path / "shards")) == "webdataset"
     assert open_collection(both, layout="folders").train.pictures[0].key.startswith("train/")
     for layout, complaint in (
         ("sqlite", "layout must be one of"),

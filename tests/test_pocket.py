@@ -110,7 +110,7 @@ def test_hierarchy(store):
 
 
 def test_radii_are_free_and_cones_hold_their_pictures(store):
-    found = [measure_task(task, store.K).pairs for task in store]
+    found = [measure_task(task, store.K).pairs for task in store.tasks[1::5]]
     pictures = radius(np.concatenate([samples(task) for task in store]))
     assert pictures.std() / pictures.mean() >= 0.03
     assert np.mean([pairs.further for pairs in found]) >= 0.95

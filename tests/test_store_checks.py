@@ -123,6 +123,7 @@ def test_other_mistakes_in_writing_are_named(tmp_path, rng):
         (lambda m: m["orders"].clear(), "canonical order"),
         (lambda m: m["tasks"].append(m["tasks"][0]), "needs tasks with different names"),
         (lambda m: m.update(schema=True), "schema must be 1, got True"),
+        (lambda m: m.update(tau=-1.0), "must be positive, got .*'tau': -1.0"),
         (lambda m: m.update(K="big"), "K must be a finite number, got 'big'"),
     ],
 )

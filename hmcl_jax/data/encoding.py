@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmcl_jax.data.errors import StoreError
-
 GENERAL = ("prototypes", "tree_features", "train_general", "test_general")
 LARGEST = 127
 ROWS = 8192  # at a time
@@ -89,31 +87,12 @@ def decode(encoded: Encoded, dtype: np.dtype | type) -> np.ndarray:
     """The inverse of :func:`encode`, up to rounding; read-only."""
     codes, scales, offset = encoded
     values = np.empty(codes.shape, dtype)
-    with np.errstate(over="ignore"):  # infinite entries are for validate() to name
+    with np.errstate(over="ignore", invalid="ignore"):  # validate() names such rows
         for start in range(0, len(codes), ROWS):
             part = slice(start, start + ROWS)
             values[part] = offset + scales[part, None] * codes[part]
     values.flags.writeable = False
     return values
-
-
-def check_encoded(where: str, encoded: Encoded) -> None:
-    """Refuses parts that do not fit each other, and scales or offsets that are not numbers."""
-    codes, scales, offset = encoded
-    dtypes = [part.dtype for part in encoded] == [np.int8, np.float32, np.float32]
-    shapes = (scales.shape, offset.shape) == (codes.shape[:1], codes.shape[1:])
-    if codes.ndim != 2 or not dtypes or not shapes:
-        parts = ", ".join(f"{part.dtype} {part.shape}" for part in encoded)
-        raise StoreError(
-            f"{where}: codes, scales and offset must be int8 (n, d), float32 (n,) and float32 "
-            f"(d,), got {parts}."
-        )
-    if not np.isfinite(offset).all():
-        raise StoreError(f"{where}.offset is not finite in column {np.isfinite(offset).argmin()}.")
-    bad = ~(np.isfinite(scales) & (scales >= 0))
-    if bad.any():
-        row = int(bad.argmax())
-        raise StoreError(f"{where}.scales row {row} must be finite and >= 0, got {scales[row]}.")
 
 
 class Arrays(Mapping[str, np.ndarray]):

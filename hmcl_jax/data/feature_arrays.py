@@ -27,10 +27,10 @@ from hmcl_jax import lorentz
 from hmcl_jax._extras import require
 from hmcl_jax.data.collection_toml import FOR_FEATURES, read_settings
 from hmcl_jax.data.errors import IngestError, StoreError
-from hmcl_jax.data.folder import Folder, first_few, reading
+from hmcl_jax.data.folder import Folder, reading
 from hmcl_jax.data.image_datasets import distinct_names
 from hmcl_jax.data.store import ARRAYS, Task
-from hmcl_jax.data.store_checks import INTEGERS, as_stored, validate_task
+from hmcl_jax.data.store_checks import INTEGERS, as_stored, check_form, validate_task
 
 SPACES = ("points", "tangent", "euclidean")
 PROTOTYPES = "prototypes"
@@ -136,19 +136,13 @@ def read_features(
     K = settings.get("K", 10.0 if space == "points" else usual_K)
     raw = _read_arrays(folder)
     kind = "retrieval" if any(name in raw for name in ARRAYS["retrieval"]) else "classification"
-    missing = [name for name in ARRAYS[kind] if name not in raw and name != PROTOTYPES]
-    unknown = [name for name in raw if name not in ARRAYS[kind]]
-    if missing or unknown:
-        raise IngestError(
-            f"{where}: {kind} needs the arrays {', '.join(ARRAYS[kind])}; missing: "
-            f"{first_few(missing)}; not known: {first_few(unknown)}."
-        )
     classes = settings.get("classes", ()) if kind == "classification" else ()
     if kind == "classification" and not classes:
         raise IngestError(f"{where}: it needs class names, one on each line of classes.txt.")
     notes = {"layout": "features", "space": space if norm is None else f"{space}, norm {norm:g}"}
     notes |= {"fit": settings["fit"]} if "fit" in settings else {}
     try:
+        check_form(settings["name"], kind, {*raw, *({PROTOTYPES} & set(ARRAYS[kind]))})
         arrays = {name: as_stored(f"{where}: {name}", name, x) for name, x in raw.items()}
         points = arrays.keys() - INTEGERS.keys()
         for name in points:

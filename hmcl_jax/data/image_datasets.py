@@ -90,12 +90,12 @@ def recognise(path: str | os.PathLike[str] | Folder) -> str:
     Raises:
       IngestError: if no layout fits, or several.
     """
-    folder = path if isinstance(path, Folder) else Folder(path)
+    folder = path if isinstance(path, Folder) else Folder(path, links=True)
     stated = read_settings(folder).get("layout")
     if stated is not None:
         return str(stated)
     files = folder.listing().files
-    arrays = {f"{array}.npy" for names in ARRAYS.values() for array in names}
+    arrays = {f"{array}.npy" for arrays in ARRAYS.values() for array in arrays}
     fits = {
         layout: any(split in LAYOUTS[layout](folder) for split in ("train", *TESTS))
         for layout in ("webdataset", "coco", "table", "folders")

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hmcl_jax import _files
-from hmcl_jax.data.encoding import Arrays, Encoded, check_encoded, encode_features
+from hmcl_jax.data.encoding import Arrays, Encoded, encode_features
 from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.store_checks import (  # noqa: F401  # some of them are named from here
     ARRAYS,
@@ -395,15 +395,11 @@ def _parse(view: Callable[[str], np.ndarray], manifest: Any, verify: bool) -> St
             for array, described in entry["arrays"].items()
         }
         task = Task(
-            entry["name"],
-            entry["kind"],
-            str(entry["general"]),
-            str(entry["specific"]),
-            Arrays(arrays),
-            tuple(map(str, entry["classes"])),
-            tuple((str(child), str(parent)) for child, parent in entry["tree"]),
-            {key: float(value) for key, value in entry["scores"].items()},
-            {key: str(value) for key, value in entry["provenance"].items()},
+            **{key: entry[key] for key in ("name", "kind", "general", "specific", "provenance")},
+            arrays=Arrays(arrays),
+            classes=tuple(map(str, entry["classes"])),
+            tree=tuple((str(child), str(parent)) for child, parent in entry["tree"]),
+            scores={key: float(value) for key, value in entry["scores"].items()},
         )
         tasks.append(task)
     names = [task.name for task in tasks]
@@ -413,18 +409,12 @@ def _parse(view: Callable[[str], np.ndarray], manifest: Any, verify: bool) -> St
     for key, order in orders.items():
         if sorted(order) != sorted(names):
             raise StoreError(f"order {key!r} does not hold every task once.")
-    check_finite(K=manifest["K"], tau=manifest["tau"], dimension=manifest["dimension"])
-    return Store(
-        name=str(manifest["name"]),
-        backbone=str(manifest["backbone"]),
-        K=float(manifest["K"]),
-        tau=float(manifest["tau"]),
-        dimension=int(manifest["dimension"]),
-        tasks=tuple(tasks),
-        orders=orders,
-        fingerprint=fingerprint,
-        provenance={key: str(value) for key, value in manifest["provenance"].items()},
-    )
+    sizes = {key: manifest[key] for key in ("K", "tau", "dimension")}
+    check_finite(**sizes)
+    if min(sizes.values()) <= 0:
+        raise StoreError(f"K, tau and dimension must be positive, got {sizes}.")
+    same = {key: manifest[key] for key in ("name", "backbone", "provenance")}
+    return Store(**same, **sizes, tasks=tuple(tasks), orders=orders, fingerprint=fingerprint)
 
 
 def _read_entry(
@@ -443,9 +433,11 @@ def _read_entry(
     parts = (
         _read_array(view, f"{member}.{part}.npy", entry[part], verify) for part in Encoded._fields
     )
-    encoded = Encoded(*parts)
-    check_encoded(member, encoded)
-    return encoded, np.dtype(entry["dtype"])
+    codes, scales, offset = parts
+    if codes.ndim != 2 or (scales.shape, offset.shape) != (codes.shape[:1], codes.shape[1:]):
+        shapes = f"{codes.shape}, {scales.shape} and {offset.shape}"
+        raise StoreError(f"{member} needs parts of shape (n, d), (n,) and (d,), got {shapes}.")
+    return Encoded(codes, scales, offset), np.dtype(entry["dtype"])
 
 
 def _read_array(

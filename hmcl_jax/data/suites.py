@@ -66,16 +66,15 @@ SUITES, ORDERS = _load()
 
 def check_counts(collection: Collection, expected: Expected) -> None:
     """Refuses a collection of another size than its data set; names both numbers."""
-    wanted: dict[str, tuple[object, object]] = {
-        "kind": ("classification" if expected.classes else "retrieval", collection.kind),
-        "classes": (expected.classes, len(collection.classes)),
-        "training pictures": (expected.train, len(collection.train.pictures)),
-        "test pictures": (expected.test, len(collection.test.pictures)),
-    }
+    kind = "classification" if expected.classes else "retrieval"
+    pictures = len(collection.train.pictures), len(collection.test.pictures)
+    wanted = (kind, expected.classes, expected.train, expected.test)
+    names = ("kind", "classes", "training pictures", "test pictures")
+    actual = (collection.kind, len(collection.classes), *pictures)
     differences = [
-        f"{quantity}: {right} expected, {actual} found"
-        for quantity, (right, actual) in wanted.items()
-        if right != actual
+        f"{name}: {right} expected, {found} found"
+        for name, right, found in zip(names, wanted, actual, strict=True)
+        if right != found
     ]
     if differences:
         raise IngestError(
