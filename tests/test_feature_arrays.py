@@ -188,6 +188,11 @@ def test_settings_are_checked(tmp_path, rng, settings, complaint):
         read_features(tmp_path / "x", **settings)
 
 
+def test_arguments_that_do_not_exist_are_refused(tmp_path, rng):
+    with pytest.raises(TypeError, match=r"sapce must be one of name, .*space"):
+        read_features(make(tmp_path / "x", classification(rng)), sapce="points")
+
+
 def test_files_that_are_missing_or_damaged(tmp_path, rng):
     root = make(tmp_path / "x", classification(rng))
 

@@ -67,6 +67,8 @@ def read_settings(
             lines = folder.read_text(file).replace("{c}", "{}").rstrip().split("\n")
             settings[key] = _checked(f"{folder.path / file}: line", key, lines)
     for key, value in given.items():
+        if key not in known:
+            raise TypeError(f"{key} must be one of {', '.join(dict.fromkeys(known))}.")
         if value is not None:
             settings[key] = _checked(f"{folder.path}: {key}", key, value)
     if "name" not in settings:

@@ -18,7 +18,7 @@ show:
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -76,23 +76,13 @@ class FeatureCollection(Task):
         return Task(self.name, self.kind, *sides, arrays, classes, provenance=self.provenance)
 
 
-class FeatureSettings(TypedDict, total=False):
-    """The settings of features, see :func:`read_features`; also keys of collection.toml."""
-
-    space: str | None
-    K: float | None
-    norm: float | None
-    general: str | None
-    specific: str | None
-
-
 def read_features(
     path: str | os.PathLike[str],
     name: str | None = None,
     *,
     prompts: Sequence[str] | None = None,
     usual_K: float = 10.0,
-    **given: Unpack[FeatureSettings],
+    **given: Any,
 ) -> FeatureCollection:
     """Reads features of another encoder.
 
@@ -104,10 +94,9 @@ def read_features(
       name: of the task; the folder's by default.
       prompts: templates with ``{}`` for the class name.
       usual_K: the K of tangent and Euclidean features without one; points without one have K = 10.
-      **given: ``space`` is ``"points"``, ``"tangent"`` or ``"euclidean"``; ``K`` the squared radius
-        of the hyperboloid; ``norm`` the length of the tangent vectors that Euclidean features
-        become; ``general`` the modality of prototypes or captions, ``"text"`` by default, and
-        ``specific`` that of the samples, ``"image"`` by default.
+      **given: ``space``, ``K`` and ``norm``, see the module's head; ``general``, the modality of
+        prototypes or captions, ``"text"`` by default, and ``specific``, that of the samples,
+        ``"image"`` by default.
 
     Returns:
       The features as points on the hyperboloid.
