@@ -121,7 +121,7 @@ def test_labels_are_names_or_rows_of_stated_classes(tmp_path):
     assert opened(["007", "7", "x"])[0] == ("007", "7", "x")
     for labels, wrong, classes in (
         (["m", "m", "w"], "picture train0.png has the label 'm'", ["m", "m", "w"]),
-        ([0, 1, 3], "1 of 3 classes have no training picture: 2", ["u", "v", "w"]),
+        ([0, 1, 3], "1 of 3 classes have no training picture: w", ["u", "v", "w"]),
         (["u", "x", "w"], "1 of 3 classes have no training picture: v", ["u", "v", "w"]),
         (["u", "u", "w"], "1 of 3 classes have no training picture: v", ["u", "v", "w"]),
     ):

@@ -81,8 +81,12 @@ class Folder:
                 if entry.name.startswith("."):
                     hidden += 1
                     continue
-                if entry.is_symlink() and not self.links:
-                    self._refuse_leaving(inside, entry)
+                if entry.is_symlink() and not self.links and self._leaves(entry.path):
+                    raise IngestError(
+                        f"{self.path}: {posixpath.join(inside, entry.name)} is a link that leaves "
+                        "the collection's folder; copy its target to its place, or allow it with "
+                        "links=True if the link is your own."
+                    )
                 if entry.is_dir():
                     folders.append(entry.name)
                 elif entry.is_file():
@@ -91,13 +95,8 @@ class Folder:
                     hidden += 1
         return Listing(dict.fromkeys(sorted(files)), dict.fromkeys(sorted(folders)), hidden)
 
-    def _refuse_leaving(self, inside: str, link: os.DirEntry[str]) -> None:
-        if not Path(os.path.realpath(link.path)).is_relative_to(self.root):
-            raise IngestError(
-                f"{self.path}: {posixpath.join(inside, link.name)} is a link that leaves the "
-                "collection's folder; copy its target to its place, or allow it with links=True "
-                "if the link is your own."
-            )
+    def _leaves(self, link: str) -> bool:
+        return not Path(os.path.realpath(link)).is_relative_to(self.root)
 
     def holds(self, path: str) -> bool:
         """Whether there is such a visible file; `path` is relative, with ``/``."""

@@ -220,11 +220,11 @@ def _classes(
         # Labels are class names. Only if they are not, and all are numbers, they are rows of them.
         if numbers and not labels <= set(names):
             rows = {str(row): row for row in range(len(names))}
-    empty = set(rows) - labels
+    empty = [names[row] for label, row in rows.items() if label not in labels]
     if empty:
         raise IngestError(
             f"{where}: {len(empty)} of {len(names)} classes have no training picture: "
-            f"{first_few(sorted(empty))}; add some, or drop the classes."
+            f"{first_few(empty)}; add some, or drop the classes."
         )
     return names, rows
 
