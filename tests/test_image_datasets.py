@@ -159,7 +159,16 @@ def test_unknown_and_ambiguous_layouts(tmp_path):
     write(tmp_path / "odd" / "readme", "x")
     with pytest.raises(IngestError, match=r"folders none and the files readme") as caught:
         open_collection(tmp_path / "odd")
-    for layout in ("folders", "table", "coco", "karpathy", "webdataset", "datasets", "tfds"):
+    for layout in (
+        "folders",
+        "table",
+        "coco",
+        "karpathy",
+        "webdataset",
+        "datasets",
+        "tfds",
+        "features",
+    ):
         assert layout in str(caught.value)
     both = make_label_table(make_folders(tmp_path / "both"))
     with pytest.raises(IngestError, match="may be table or folders; say which with layout="):

@@ -84,7 +84,7 @@ def test_truncated_compressed_and_missing_shards(tmp_path):
     with pytest.raises(IngestError, match=r"nshards\.txt says '2', but there are 1 tar files"):
         open_collection(root)
     write(root / "test" / "1.tar.gz", b"\x1f\x8b" + bytes(600))
-    with pytest.raises(IngestError, match=r"1\.tar\.gz \(a tar file that is not compressed\)"):
+    with pytest.raises(IngestError, match=r"1\.tar\.gz \(to be a tar file without compression\)"):
         open_collection(root)
 
 

@@ -32,7 +32,10 @@ LAYOUTS: Mapping[str, Callable[[Folder], readers.Splits]] = {
     "datasets": readers.read_datasets,
     "tfds": readers.read_tfds,
 }
-NEEDS = "\n".join(f"  {layout:10}  {read.__doc__}" for layout, read in LAYOUTS.items())
+NEEDS = "".join(
+    f"  {layout:10}  {read.__doc__}\n".replace("``", "") for layout, read in LAYOUTS.items()
+)
+NEEDS += "  features    train_features.npy, train_labels.npy, ... (for read_features)"
 NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 

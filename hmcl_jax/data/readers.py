@@ -323,7 +323,7 @@ def read_tfds(folder: Folder) -> Splits:
         names = tuple(builder.info.features["label"].names)
 
     def read(split: str) -> Samples:
-        with reading(f"{path} (prepared with file_format='array_record')"):
+        with reading(f"{path} (to be prepared with file_format='array_record')"):
             decoders = {"image": library.decode.SkipDecoding()}
             source = builder.as_data_source(split, decoders=decoders)
             labels = [names[source[row]["label"]] for row in range(len(source))]

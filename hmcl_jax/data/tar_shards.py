@@ -49,7 +49,7 @@ def _split(folder: Folder, split: str) -> Samples:
     for shard in shards:
         path = os.path.join(folder.root, split, shard)
         with (
-            reading(f"{where / shard} (a tar file that is not compressed)"),
+            reading(f"{where / shard} (to be a tar file without compression)"),
             tarfile.open(path, "r:") as archive,
         ):
             for picture, text in _samples(folder, archive):
