@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from hmcl_jax.data import class_trees as module
-from hmcl_jax.data.class_trees import (
-    IMAGENET_MOVED,
-    WordNetError,
-    find_wordnet,
-    read_wordnet,
-    synset_tree,
-)
+from hmcl_jax.data.class_trees import IMAGENET_MOVED, WordNetError, read_wordnet, synset_tree
 from hmcl_jax.evaluation import chance_scores, hierarchy_scores, make_tree
 
 LICENCE = (
@@ -92,9 +86,9 @@ def test_synsets_are_named_by_offset_or_by_word_and_sense(small):
     ("name", "message"),
     [
         ("n09999999", r"'n09999999' is no noun of WordNet 3\.0\. Offsets change between versions"),
-        ("dog.n.03", r"'dog\.n\.03': WordNet 3\.0 has 2 sense\(s\) of the noun 'dog'"),
+        ("dog.n.03", r"'dog\.n\.03': WordNet 3\.0 has 2 sense\(s\)"),
         ("dog.n.00", r"has 2 sense\(s\)"),
-        ("cat.n.01", r"has 0 sense\(s\) of the noun 'cat'"),
+        ("cat.n.01", r"has 0 sense\(s\)"),
         ("dog", r"A synset is named 'n02084071' or 'dog\.n\.01', got 'dog'"),
         ("dog.v.01", r"got 'dog\.v\.01'"),
         ("n123", r"got 'n123'"),
@@ -138,16 +132,14 @@ def test_paths_end_at_the_root(small):
 
 
 def test_a_circle_of_hypernyms_does_not_hang(small, folder):
-    with pytest.raises(WordNetError, match=r"'egg\.n\.01' \(egg\) is not below the root"):
-        synset_tree(small, ["egg.n.01"], root=ROOT)
-    # A circle that also leads to the root.
+    # The second circle also leads to the root.
     both = DATA.replace(
         "egg 0 001 @ 00000011 n 0000", "egg 0 002 @ 00000011 n 0000 @ 00000003 n 0000"
     )
-    wordnet = read_wordnet(write(folder, both))
-    for parent in ("shortest", "longest", "first"):
-        with pytest.raises(WordNetError, match="or above it the hypernyms run in a circle"):
-            synset_tree(wordnet, ["egg.n.01"], parent=parent, root=ROOT)
+    for wordnet in (small, read_wordnet(write(folder, both))):
+        for parent in ("shortest", "longest", "first"):
+            with pytest.raises(WordNetError, match=r"above n000000.* run in a circle"):
+                synset_tree(wordnet, ["egg.n.01"], parent=parent, root=ROOT)
 
 
 def test_chains_are_contracted_but_synsets_and_root_stay(small):
@@ -181,34 +173,28 @@ def test_wrong_options_are_refused(small):
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "line"),
+    ("file", "old", "new", "complaint"),
     [
-        ("data", "00000006 05 n 02 dog", "0000006 05 n 02 dog", 8),
-        ("data", "00000006 05 n 02 dog", "00000006 05 v 02 dog", 8),
-        ("data", "00000006 05 n 02 dog", "00000006 05 n 03 dog", 8),
-        ("data", "dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", 8),
-        ("data", " 002 @ 00000004 n 0000 @ 00000005 n 0000 | barks", "", 8),
-        ("data", "00000007 05", "00000006 05", 9),
-        ("index", "dog n 2 1 @ 2", "dog n 3 1 @ 2", 4),
-        ("index", "dog n 2 1 @ 2", "dog v 2 1 @ 2", 4),
-        ("index", "1 1 00000003", "1 1 00000333", 3),
+        ("data", "0000006 05 n 02 dog", "0000666 05 n 02 dog", "incomplete, without .'n00000006'"),
+        ("data", "dog 0 domestic_dog", "dog 0 3 domestic_dog", "data.noun is damaged .*00000006"),
+        ("data", "dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", "line '00000006"),
+        ("data", " 002 @ 00000004 n 0000 @ 00000005 n 0000 | barks", "", "line '00000006"),
+        ("data", "@ 00000003 n 0000 | a mammal", "@ 00000333 n 0000 |", "without .'n00000333'"),
+        ("index", "animal n 1 2 @", "animal n 1 x @", "index.noun is damaged .*line 'animal"),
+        ("index", "1 1 00000003", "1 1 00000333", "incomplete, without .'n00000333'"),
+        ("data", DATA, LICENCE, "incomplete"),
     ],
 )
-def test_damage_is_named_by_file_and_line(folder, file, old, new, line):
+def test_damage_is_named(folder, file, old, new, complaint):
     whole = DATA if file == "data" else INDEX
     assert old in whole
-    with pytest.raises(WordNetError, match=rf"{file}\.noun, line {line} is damaged"):
+    with pytest.raises(WordNetError, match=complaint):
         read_wordnet(write(folder, **{file: whole.replace(old, new)}))
 
 
-def test_missing_parents_empty_files_and_bytes_that_are_no_text(folder):
-    lost = DATA.replace("@ 00000003 n 0000 | a mammal", "@ 00000333 n 0000 | a mammal")
-    with pytest.raises(WordNetError, match=r"data\.noun: a synset above n00000004 is missing"):
-        read_wordnet(write(folder, lost))
-    with pytest.raises(WordNetError, match="is empty"):
-        read_wordnet(write(folder, LICENCE, LICENCE))
+def test_bytes_that_are_no_text_are_named(folder):
     (folder / "data.noun").write_bytes(b"\xff\xfe" + DATA.encode())
-    with pytest.raises(WordNetError, match=r"data\.noun: byte 0 is no text"):
+    with pytest.raises(WordNetError, match=r"data\.noun is damaged \('utf-8' codec"):
         read_wordnet(folder)
 
 
@@ -234,12 +220,11 @@ def bare(monkeypatch, tmp_path):
 )
 def test_wordnet_is_found_where_it_usually_is(bare, monkeypatch, variable, value, inside):
     with pytest.raises(WordNetError, match=r"No WordNet .* set WNSEARCHDIR to its folder"):
-        find_wordnet()
+        read_wordnet()
     write(bare / inside)
     if variable:
         paths = ":".join(str(bare / part) for part in value.split(":"))
         monkeypatch.setenv(variable, paths)
-    assert find_wordnet() == bare / inside
     assert read_wordnet().version == "3.0"
 
 
@@ -247,14 +232,11 @@ def test_wordnet_is_found_at_an_explicit_path_only(bare):
     write(bare / "debian")
     for inside in ("plain", "npm/dict", "packed/package/dict", "nltk/corpora/wordnet"):
         write(bare / inside)
-        assert find_wordnet(str(bare / inside.split("/")[0])) == bare / inside
-    with pytest.raises(
-        WordNetError, match=r"No WordNet \(data\.noun and index\.noun\) in .*empty;"
-    ):
-        find_wordnet(bare / "empty")
+        assert read_wordnet(str(bare / inside.split("/")[0])).version == "3.0"
     (bare / "plain" / "index.noun").unlink()
-    with pytest.raises(WordNetError, match="No WordNet"):
-        find_wordnet(bare / "plain")
+    for name in ("empty", "plain"):
+        with pytest.raises(WordNetError, match=rf"No WordNet \(data\.noun and .* in .*{name};"):
+            read_wordnet(bare / name)
 
 
 def test_nltks_zip_file_is_read(bare, small):

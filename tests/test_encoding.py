@@ -149,22 +149,12 @@ def plant(index, value):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (save("scales", plant(3, np.nan)), r"train_features.scales row 3 must be finite.*got nan"),
-        (save("scales", plant(3, np.inf)), r"scales row 3 must be finite and >= 0, got inf"),
-        (save("scales", plant(5, -1)), r"scales row 5 must be finite and >= 0, got -1"),
+        (save("scales", plant(3, np.nan)), "train_features row 3 is not finite"),
         (save("scales", plant(5, 1e38)), "train_features row 5 is not finite"),
-        (save("offset", plant(2, np.nan)), r"animals/train_features.offset .*column 2"),
-        (
-            save("scales", lambda a: a[:-1]),
-            r"scales must be float32 of shape \(12,\), got .* \(11,",
-        ),
-        (save("scales", np.float64), r"scales must be float32 of shape \(12,\), got float64"),
-        (save("offset", lambda a: a[:7]), r"offset must be float32 of shape \(8,\), got .*\(7,\)"),
-        (save("codes", np.int16), r"codes must be int8 of .*, got int16"),
-        (
-            save("codes", lambda a: a[0]),
-            r"codes must be int8 of shape \(n, d\), got int8 of shape \(8,\)",
-        ),
+        (save("offset", plant(2, np.inf)), "train_features row 0 is not finite"),
+        (save("scales", lambda a: a[:-1]), r"got \(12, 8\), \(11,\) and \(8,\)"),
+        (save("offset", lambda a: a[:7]), r"got \(12, 8\), \(12,\) and \(7,\)"),
+        (save("codes", lambda a: a[0]), r"needs parts of shape \(n, d\).*got \(8,\)"),
         (lambda _, e: e.update(encoding="int4"), "'int4'; known is 'int8'.*newer version"),
         (lambda _, e: e.update(dtype="<f8"), "train_features must decode to <f2 or <f4, got '<f8'"),
         (lambda _, e: e.pop("scales"), "not a readable store: KeyError: 'scales'"),

@@ -9,7 +9,6 @@ import pytest
 
 import hmcl_jax
 from hmcl_jax import lorentz
-from hmcl_jax.data import pocket_towers
 from hmcl_jax.data.pocket_towers import DIM, TEXT_DIM, PocketTowers, load_pocket_towers
 from pocket import towers
 
@@ -94,8 +93,8 @@ def test_prompts_are_averaged_in_the_tangent_space(random_towers):
 
 
 def test_a_file_holds_the_rounded_towers(random_towers, tmp_path):
-    pocket_towers.save_towers(tmp_path / "t.npz", random_towers)
-    read, rounded = load_pocket_towers(tmp_path / "t.npz"), random_towers.rounded()
+    towers.save_towers(tmp_path / "t.npz", random_towers)
+    read, rounded = load_pocket_towers(tmp_path / "t.npz"), towers.rounded(random_towers)
     assert jax.tree.structure(read.params) == jax.tree.structure(rounded.params)
     for a, b in zip(
         jax.tree.leaves((read.params, read.class_names, read.mean, read.spread)),
@@ -130,6 +129,7 @@ def test_features_of_the_store_come_from_the_packaged_towers():
         assert np.allclose(points, task.arrays[shipped][: len(points)], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_training_is_reproducible_and_keeps_what_is_fixed(made):
     first, second = (towers.train(CONFIG, *made) for _ in range(2))
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):

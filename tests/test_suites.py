@@ -42,11 +42,6 @@ TABLE = {
 def test_the_table_of_the_paper():
     assert len(SUITE) == 16
     assert {e.title: (e.classes, e.train, e.test, len(e.prompts)) for e in SUITE} == TABLE
-    for expected in SUITE:
-        retrieval = expected.title in ("COCO", "Flickr30K")
-        assert (expected.kind, expected.fit) == (
-            ("retrieval", "squash") if retrieval else ("classification", "crop")
-        )
     names = [name for expected in SUITE for name in (expected.name, *expected.aliases)]
     assert len(set(names)) == len(names)
 
@@ -58,17 +53,13 @@ def test_the_orders_of_the_paper():
         "SST-2",
     ]
     orders = ORDERS["hmcl16"]
-    assert set(orders) == {"seq2", "seq3"}
     for order in orders.values():
         assert sorted(order) == sorted(BY_NAME)
-    assert (orders["seq2"][0], orders["seq2"][7], orders["seq2"][-1]) == (
-        *("flickr30k", "coco"),
-        "imagenet",
-    )
-    assert (orders["seq3"][0], orders["seq3"][4], orders["seq3"][-1]) == (
-        *("dtd", "flickr30k"),
-        "sst2",
-    )
+    chosen = {key: [order[0], order[7], order[-1]] for key, order in orders.items()}
+    assert chosen == {
+        "seq2": ["flickr30k", "coco", "imagenet"],
+        "seq3": ["dtd", "eurosat", "sst2"],
+    }
 
 
 def test_prompts():

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hmcl_jax import identity_heads
 from hmcl_jax.data.encoding import Arrays, encode_features
-from hmcl_jax.data.pocket_towers import DIM, save_towers
+from hmcl_jax.data.pocket_towers import DIM
 from hmcl_jax.data.store import Task, read_store, write_store
 from hmcl_jax.evaluation.frozen import class_tree_correlation, measure_task
 from pocket import candidates, encoders, evaluate, stream, towers
@@ -187,7 +187,7 @@ def build(material: Material, out: Path) -> str:
     rng = [np.random.default_rng(seed).permutation(len(tasks)) for seed in (2608311, 2608312)]
     orders = {f"seq{k + 2}": [tasks[i].name for i in order] for k, order in enumerate(rng)}
     out.mkdir(parents=True)
-    save_towers(out / "pocket_towers.npz", backbone.towers)
+    towers.save_towers(out / "pocket_towers.npz", backbone.towers)
     save_inputs(out / "pocket_inputs.npz", material)
     return write_store(
         out / "pocket16.zip",

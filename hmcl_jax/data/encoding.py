@@ -16,10 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmcl_jax.data.errors import StoreError
-
 GENERAL = ("prototypes", "tree_features", "train_general", "test_general")
-DTYPES = (np.int8, np.float32, np.float32)  # of the parts
 LARGEST = 127
 ROWS = 8192  # at a time
 
@@ -73,9 +70,6 @@ def encode_features(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[Encoded
     Features of another shape or with non-finite rows stay plain, so that ``Store.validate`` can
     name those rows. ``Arrays({**arrays, **encode_features(arrays)})`` are the arrays that the task
     has after it was written and read.
-
-    Args:
-      arrays: of a task, by name, in the dtypes that they are stored in.
     """
     sides: dict[tuple[bool, int], list[str]] = {}
     for name, x in arrays.items():
@@ -90,41 +84,15 @@ def encode_features(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[Encoded
 
 
 def decode(encoded: Encoded, dtype: np.dtype | type) -> np.ndarray:
-    """The inverse of :func:`encode`, up to rounding; read-only.
-
-    Args:
-      encoded: of :func:`encode`.
-      dtype: of the result.
-
-    Returns:
-      An array of shape ``(n, d)``.
-    """
+    """The inverse of :func:`encode`, up to rounding; read-only."""
     codes, scales, offset = encoded
     values = np.empty(codes.shape, dtype)
-    with np.errstate(over="ignore"):  # infinite entries are for validate() to name
+    with np.errstate(over="ignore", invalid="ignore"):  # validate() names such rows
         for start in range(0, len(codes), ROWS):
             part = slice(start, start + ROWS)
             values[part] = offset + scales[part, None] * codes[part]
     values.flags.writeable = False
     return values
-
-
-def check_encoded(where: str, encoded: Encoded) -> None:
-    """Refuses parts that do not fit each other, and scales or offsets that are not numbers."""
-    codes, scales, offset = encoded
-    shapes = ("(n, d)", str(codes.shape[:1]), str(codes.shape[1:]))
-    for part, x, dtype, shape in zip(Encoded._fields, encoded, DTYPES, shapes, strict=True):
-        if x.dtype != dtype or codes.ndim != 2 or (x is not codes and str(x.shape) != shape):
-            raise StoreError(
-                f"{where}.{part} must be {np.dtype(dtype)} of shape {shape}, "
-                f"got {x.dtype} of shape {x.shape}."
-            )
-    if not np.isfinite(offset).all():
-        raise StoreError(f"{where}.offset is not finite in column {np.isfinite(offset).argmin()}.")
-    bad = ~(np.isfinite(scales) & (scales >= 0))
-    if bad.any():
-        row = int(bad.argmax())
-        raise StoreError(f"{where}.scales row {row} must be finite and >= 0, got {scales[row]}.")
 
 
 class Arrays(Mapping[str, np.ndarray]):

@@ -1,14 +1,4 @@
-"""Opens a collection of pictures with labels or captions, in any of the known layouts.
-
-:func:`open_collection` recognises these layouts of a folder:
-
-- *folders*: ``train/<class>/*.jpg`` and ``test/`` (or ``val/``) with the same classes;
-- *table*: ``train.csv`` or ``train.jsonl`` with image and caption (or label), and ``test.*``;
-- *coco*: ``annotations/captions_train2017.json`` with ``train2017/``, and the same for val;
-- *karpathy*: ``dataset_<name>.json``, pictures in ``images/``, ``<name>_images/`` or beside it;
-- *webdataset*: ``train/*.tar`` and ``test/*.tar``, as the public CLIP benchmark keeps them;
-- *datasets*: Parquet or Arrow files, or a folder of ``DatasetDict.save_to_disk``;
-- *tfds*: a folder that TensorFlow Datasets has prepared.
+"""Opens a collection of pictures with labels or captions, in any of the layouts of `NEEDS`.
 
 ``"hf:NAME"`` or ``"hf:NAME:CONFIGURATION"`` instead of a folder is a data set of the ``datasets``
 library, from its hub or its cache. A ``collection.toml`` (:mod:`hmcl_jax.data.collection_toml`) in
@@ -19,46 +9,51 @@ the folder may say more. Features of another encoder are for
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from hmcl_jax.data.collection_toml import (
-    FOR_PICTURES,
-    check_name,
-    choose_fit,
-    choose_prompts,
-    read_settings,
-    stated_classes,
-)
+from hmcl_jax.data import readers
+from hmcl_jax.data.collection_toml import FOR_PICTURES, read_settings
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.folder import Folder, first_few
-from hmcl_jax.data.hub import HUB, SAVED, HubName, HubReader, arrow_files
-from hmcl_jax.data.readers import Coco, Folders, Karpathy, Reader, Samples, Table
-from hmcl_jax.data.splits import SIDES, TESTS, Split, choose_parts, parse_parts
+from hmcl_jax.data.folder import Folder, check_text, first_few
+from hmcl_jax.data.readers import Samples
+from hmcl_jax.data.splits import TESTS, read_sides
 from hmcl_jax.data.store import ARRAYS
-from hmcl_jax.data.tar_shards import TarShards, has_shards
-from hmcl_jax.data.tfds_reader import TfdsReader, version_folder
+from hmcl_jax.data.tar_shards import read_shards
 
-LAYOUTS: Mapping[str, type[Reader]] = {
-    "folders": Folders,
-    "table": Table,
-    "coco": Coco,
-    "karpathy": Karpathy,
-    "webdataset": TarShards,
-    "datasets": HubReader,
-    "tfds": TfdsReader,
+LAYOUTS: Mapping[str, Callable[[Folder], readers.Splits]] = {
+    "folders": readers.read_folders,
+    "table": readers.read_tables,
+    "coco": readers.read_coco,
+    "karpathy": readers.read_karpathy,
+    "webdataset": read_shards,
+    "datasets": readers.read_datasets,
+    "tfds": readers.read_tfds,
 }
-NEEDS = """\
-  folders     train/<class>/*.jpg and test/<class>/*.jpg (or val/), the same classes in both
-  table       train.csv or train.jsonl with columns image and caption (or label), and test.*
-  coco        annotations/captions_train2017.json, train2017/, and the same for val
-  karpathy    dataset_<name>.json and pictures in images/, <name>_images/ or beside it
-  webdataset  train/*.tar and test/*.tar
-  datasets    train*.parquet or train*.arrow and test*, or dataset_dict.json
-  tfds        <version>/features.json, prepared with file_format="array_record"
-  features    train_features.npy, train_labels.npy, ... (for read_features)"""
+NEEDS = "".join(
+    f"  {layout:10}  {read.__doc__}\n".replace("``", "") for layout, read in LAYOUTS.items()
+)
+NEEDS += "  features    train_features.npy, train_labels.npy, ... (for read_features)"
 NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """The training or the test part of a collection.
+
+    Attributes:
+      pictures: each with a `key` and ``read()``.
+      labels: class of each picture, int32 (n,); None for retrieval.
+      captions: all of them; empty for classification.
+      pairs: rows (picture, caption) that belong together, int32 (p, 2); None for classification.
+    """
+
+    pictures: Sequence[Any]
+    labels: np.ndarray | None = None
+    captions: tuple[str, ...] = ()
+    pairs: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,39 +93,27 @@ def recognise(path: str | os.PathLike[str] | Folder) -> str:
     Raises:
       IngestError: if no layout fits, or several.
     """
-    if not isinstance(path, Folder) and str(path).startswith(HUB):
-        return "datasets"
-    folder = path if isinstance(path, Folder) else Folder(path)
-    stated = read_settings(folder).layout
+    folder = path if isinstance(path, Folder) else Folder(path, links=True)
+    stated = read_settings(folder).get("layout")
     if stated is not None:
-        return stated
-    top = folder.listing()
-    folder.refuse_links("")
-    splits = [split for split in ("train", *TESTS) if split in top.folders]
-    tables = {f"{split}.{suffix}" for split in ("train", *TESTS) for suffix in ("csv", "jsonl")}
-    arrays = {f"{array}.npy" for names in ARRAYS.values() for array in names}
+        return str(stated)
+    files = folder.listing().files
+    arrays = {f"{array}.npy" for arrays in ARRAYS.values() for array in arrays}
     fits = {
-        "webdataset": any(has_shards(folder, split) for split in splits),
-        "coco": "annotations" in top.folders
-        and any(map(Coco.FILE.fullmatch, folder.listing("annotations").files)),
-        "karpathy": any(map(Karpathy.FILE.fullmatch, top.files)),
-        "table": bool(tables & top.files.keys()),
-        "datasets": SAVED in top.files or bool(arrow_files(folder)),
-        "tfds": version_folder(folder) is not None,
-        "folders": "train" in splits and bool(folder.listing("train").folders),
-        "features": bool(arrays & top.files.keys())
-        or any(name.endswith(".safetensors") for name in top.files),
+        layout: any(split in LAYOUTS[layout](folder) for split in ("train", *TESTS))
+        for layout in ("webdataset", "coco", "table", "folders")
     }
+    fits["karpathy"] = any(map(readers.KARPATHY.fullmatch, files))
+    on_disk = bool(readers.arrow_files(folder)) or folder.holds(readers.SAVED)
+    fits["datasets"] = on_disk or folder.on_hub
+    fits["tfds"] = readers.tfds_version(folder) is not None
+    fits["features"] = any(name in arrays or name.endswith(".safetensors") for name in files)
     layouts = [layout for layout, fitting in fits.items() if fitting]
-    if len(layouts) > 1:
+    if len(layouts) != 1:
         raise IngestError(
-            f"{folder.path} may be {' or '.join(layouts)}; say which with layout=... or in "
-            f"collection.toml:\n{NEEDS}"
-        )
-    if not layouts:
-        raise IngestError(
-            f"{folder.path} has none of the known layouts; it holds the folders "
-            f"{first_few(top.folders)} and the files {first_few(top.files)}.\n{NEEDS}"
+            f"{folder.path} may be {' or '.join(layouts) or 'none of the known layouts'}; say "
+            "which with layout=... or in collection.toml. It holds the folders "
+            f"{first_few(folder.listing().folders)} and the files {first_few(files)}.\n{NEEDS}"
         )
     return layouts[0]
 
@@ -178,122 +161,93 @@ def open_collection(
       >>> birds.classes, len(birds.train.pictures)  # doctest: +SKIP
       (('barn owl', 'wren'), 1200)
     """
-    hub = str(path).startswith(HUB)
-    folder = HubName(str(path)) if hub else Folder(path, links)
-    folder.refuse_links("")
-    layout = layout or recognise(str(path) if hub else folder)
-    if layout == "features":
-        raise IngestError(f"{folder.path} holds features, not pictures; use read_features.")
+    folder = Folder(path, links)
+    where, layout = str(folder.path), layout or recognise(folder)
     if layout not in LAYOUTS:
         raise IngestError(
-            f"{folder.path}: layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.\n{NEEDS}"
+            f"{where}: layout must be one of {', '.join(LAYOUTS)}, got {layout!r}; features are "
+            f"for read_features.\n{NEEDS}"
         )
-    settings = read_settings(folder, FOR_PICTURES)
-    task = check_name(folder, name, settings)
-    reader = LAYOUTS[layout](folder)
-    wanted = {"train": "train", "test": "test", **(settings.splits or {}), **(splits or {})}
-    if set(wanted) != set(SIDES):
-        raise IngestError(
-            f"{folder.path}: splits must be of 'train' and 'test', got {first_few(sorted(wanted))}."
-        )
-    where = str(folder.path)
-    parts = {side: parse_parts(where, side, wanted[side], reader.splits) for side in SIDES}
-    samples = {part.split: reader.read(part.split) for side in SIDES for part in parts[side]}
-    training = list(dict.fromkeys(part.split for part in parts["train"]))
-    classes, rows = _classes(
-        where, reader, [samples[split] for split in training], stated_classes(folder, settings)
-    )
-    whole = {
-        split: _numbered(f"{where}: {split}", content, classes, rows)
-        for split, content in samples.items()
-    }
-    if classes:
-        _refuse_empty_classes(where, classes, [whole[split] for split in training])
-    chosen = choose_parts(where, parts, whole, reader.in_order)
-    notes = {"layout": layout, "splits": ", ".join(f"{side}: {wanted[side]}" for side in SIDES)}
-    if reader.ignored is not None:
-        counts = zip(reader.ignored, ("file", "folder"), strict=True)
-        texts = [f"{count} {what}{'s' * (count != 1)}" for count, what in counts]
-        notes["ignored"] = ", ".join(texts[: 2 if reader.ignored[1] else 1])
-    kind = "classification" if classes else "retrieval"
-    return Collection(
-        name=task,
-        kind=kind,
-        classes=classes,
-        prompts=choose_prompts(folder, settings, prompts) if classes else (),
-        train=chosen["train"],
-        test=chosen["test"],
-        fit=choose_fit(folder, settings, fit, kind),
-        provenance={**notes, **settings.origin()},
-    )
+    settings = read_settings(folder, FOR_PICTURES, name=name, prompts=prompts, fit=fit)
+    wanted = {"train": "train", "test": "test", **settings.get("splits", {}), **(splits or {})}
+    if len(wanted) > 2:
+        raise IngestError(f"{where}: splits must be of 'train' and 'test', got {list(wanted)}.")
+    sides = read_sides(where, LAYOUTS[layout](folder), wanted)
+    train, test = sides["train"], sides["test"]
+    if len(set(map(type, (*train.texts, *test.texts)))) > 1:
+        raise IngestError(f"{where}: all pictures must have a label, or all must have captions.")
+    notes = {"layout": layout, "splits": f"train: {wanted['train']}, test: {wanted['test']}"}
+    if layout in ("folders", "webdataset"):
+        notes["ignored"] = f"{folder.ignored} file{'s' * (folder.ignored != 1)}"
+    notes |= settings["provenance"]
+    if isinstance(train.texts[0], list):
+        kind, usual = "retrieval", "squash"
+        classes: tuple[str, ...] = ()
+        learned, scored = _paired(train), _paired(test)
+    else:
+        kind, usual = "classification", "crop"
+        classes, rows = _classes(folder, train, test, settings.get("classes"))
+        learned, scored = (_labelled(where, samples, rows) for samples in (train, test))
+    templates = settings["prompts"] if classes else ()
+    fit = settings.get("fit", usual)
+    return Collection(settings["name"], kind, classes, templates, learned, scored, fit, notes)
 
 
 def _classes(
-    where: str, reader: Reader, training: Sequence[Samples], stated: tuple[str, ...] | None
+    folder: Folder, train: Samples, test: Samples, stated: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The class names, and the class of each label; empty if the training pictures have captions.
+    """The class names, and the class of each label.
 
     A layout with a list of classes (class folders) gives their order; stated names rename them. A
     label in a table or a tar file is the name of a class, or its number.
     """
-    labels = {label for content in training for label in content.labels or ()}
-    if not labels:
-        return (), {}
-    if reader.class_order is not None:
-        order = reader.class_order
-        names = stated or tuple(name.replace("_", " ") for name in order)
-        if len(names) != len(order):
-            raise IngestError(
-                f"{where}: {len(names)} class names are stated, but there are {len(order)} "
-                "class folders; state one name for each, in the order of the sorted folders."
-            )
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None and stated is None:
-            raise IngestError(
-                f"{where}: two class folders are named {twice!r}; rename one, or state the "
-                "names in classnames.txt."
-            )
-        return names, {label: row for row, label in enumerate(order)}
+    where, order, labels = str(folder.path), train.classes, set(map(str, train.texts))
+    first, second = set(train.classes or ()), set(test.classes or ())
+    if first != second:
+        raise IngestError(
+            f"{where}: classes must be the same in all splits; missing: "
+            f"{first_few(sorted(first - second))}; not known: {first_few(sorted(second - first))}."
+        )
     numbers = all(map(NUMBER.fullmatch, labels))
-    names = stated or tuple(sorted(labels, key=int if numbers else None))
-    # Labels are class names. Only if they are not, and all are numbers, they are rows of the names.
-    if numbers and not labels <= set(names):
-        return names, {str(row): row for row in range(len(names))}
-    return names, {name: row for row, name in enumerate(names) if names.count(name) == 1}
-
-
-def _numbered(
-    where: str, content: Samples, classes: tuple[str, ...], rows: Mapping[str, int]
-) -> Split:
-    """A split with classes for labels."""
-    if content.labels is None and content.captions is not None and not classes:
-        captions = tuple(text for own in content.captions for text in own)
-        pictures = np.repeat(np.arange(len(content.captions)), list(map(len, content.captions)))
-        pairs = np.stack([pictures, np.arange(len(captions))], axis=1).astype(np.int32)
-        return Split(content.pictures, None, captions, pairs)
-    if content.labels is None or not classes:
-        here, training = ("captions", "labels") if classes else ("labels", "captions")
-        raise IngestError(f"{where} has {here}, but the training pictures have {training}.")
-    unknown = next((row for row, x in enumerate(content.labels) if x not in rows), None)
-    if unknown is not None:
-        label, key = content.labels[unknown], content.pictures[unknown].key
+    if order is not None:
+        names = stated or tuple(check_text(where, name.replace("_", " ")) for name in order)
+        rows = {label: row for row, label in enumerate(order)}
+        if len(names) != len(order) or (stated is None and len(set(names)) < len(names)):
+            raise IngestError(
+                f"{where}: its {len(order)} classes need as many names, got {first_few(names)}; "
+                "state one for each in classnames.txt, in the order of the sorted folders."
+            )
+    else:
+        names = stated or tuple(sorted(labels, key=int if numbers else None))
+        rows = {name: row for row, name in enumerate(names) if names.count(name) == 1}
+        # Labels are class names. Only if they are not, and all are numbers, they are rows of them.
+        if numbers and not labels <= set(names):
+            rows = {str(row): row for row in range(len(names))}
+    empty = [names[row] for label, row in rows.items() if label not in labels]
+    if empty:
         raise IngestError(
-            f"{where}: picture {key} has the label {label[:60]!r}, which must be the name of one "
-            f"class or its number, from 0; the {len(classes)} classes are {first_few(classes)}."
+            f"{where}: {len(empty)} of {len(names)} classes have no training picture: "
+            f"{first_few(empty)}; add some, or drop the classes."
         )
-    return Split(content.pictures, np.array([rows[x] for x in content.labels], np.int32))
+    return names, rows
 
 
-def _refuse_empty_classes(where: str, classes: tuple[str, ...], training: list[Split]) -> None:
-    seen = np.zeros(len(classes), np.int64)
-    for split in training:
-        seen += np.bincount(np.asarray(split.labels), minlength=len(classes))
-    empty = np.flatnonzero(seen == 0)
-    if empty.size:
-        raise IngestError(
-            f"{where}: {empty.size} of {len(classes)} classes have no training picture: "
-            f"{first_few([classes[row] for row in empty])}; add some, or drop the classes."
-        )
+def _labelled(where: str, samples: Samples, rows: Mapping[str, int]) -> Split:
+    for row, label in enumerate(samples.texts):
+        if label not in rows:
+            raise IngestError(
+                f"{where}: picture {samples.pictures[row].key} has the label {label[:60]!r}, which "
+                "must be the name of one class or its number, from 0; the classes are "
+                f"{first_few(rows)}."
+            )
+    return Split(samples.pictures, np.array([rows[str(x)] for x in samples.texts], np.int32))
+
+
+def _paired(samples: Samples) -> Split:
+    pairs = [(row, text) for row, own in enumerate(samples.texts) for text in own]
+    captions = tuple(text for _, text in pairs)
+    rows = np.stack([[row for row, _ in pairs], np.arange(len(pairs))], axis=1).astype(np.int32)
+    return Split(samples.pictures, None, captions, rows)
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -310,12 +264,10 @@ def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
       >>> distinct_names(("missile", "cat", "missile"))
       ('missile', 'cat', 'missile (2)')
     """
-    taken, seen, distinct = set(names), dict.fromkeys(names, 0), []
+    distinct: list[str] = []
     for name in names:
-        seen[name] += 1
-        number, new = seen[name], name
-        while number > 1 and new in taken:
+        number, new = names[: len(distinct) + 1].count(name), name
+        while number > 1 and (new in names or new in distinct):
             new, number = f"{name} ({number})", number + 1
-        taken.add(new)
         distinct.append(new)
     return tuple(distinct)

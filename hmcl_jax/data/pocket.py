@@ -13,9 +13,8 @@ def load_pocket() -> Store:
 
     Real pictures and texts through pretrained encoders (EfficientNet-Lite0, MiniLM) and two towers
     into H^512 (:mod:`hmcl_jax.data.pocket_towers`) with free radii: most texts have their picture
-    in their entailment cone. docs/pocket.md tells how the towers were chosen. ``describe()`` gives
-    tasks and measured scores, DATA_LICENSES.md the sources, ``tools/build_pocket.py`` the way
-    it was made. Orders: canonical, seq2, seq3.
+    in their entailment cone. docs/pocket.md says how it was made and chosen, DATA_LICENSES.md from
+    which sources. Orders: canonical, seq2, seq3.
 
     Returns:
       The store; its arrays are mapped, not loaded.
@@ -32,12 +31,10 @@ def load_pocket() -> Store:
 def load_pocket_modalities() -> Store:
     """Opens pocket16 with two more modalities, audio and thermal; needs no network either.
 
-    The tasks of pocket16, and between them one with sounds of musical instruments and their names,
-    and one with photographs in the colours of heat and their captions. The sounds are recordings;
-    the heat pictures are a rendering of photographs, not a sensor's. All texts are in the space of
-    pocket16. The new modalities come once each, so that later tasks show whether they are kept.
-    ``describe()`` gives sizes and measured scores, DATA_LICENSES.md the sources, and
-    ``tools/build_modalities.py`` the way it was made.
+    Between the tasks of pocket16 are one with sounds of musical instruments and their names, and
+    one with photographs in the colours of heat (a rendering, not a sensor's) and their captions.
+    The new modalities come once each, so that later tasks show whether they are kept. All texts are
+    in the space of pocket16. ``tools/build_modalities.py`` made it.
 
     Returns:
       The store; its arrays are mapped, not loaded.

@@ -18,7 +18,6 @@ towers and computes the features of the store with the functions of this module.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +60,7 @@ def _tangent(
 def text_tangent(
     params: Params, embeddings: jax.Array, key: jax.Array | None = None, rate: float = 0.0
 ) -> jax.Array:
-    """Tangent vectors of texts.
-
-    Args:
-      params: of both towers.
-      embeddings: of MiniLM, shape ``(n, 384)``.
-      key: turns dropout on.
-      rate: of dropout.
-
-    Returns:
-      Shape ``(n, 512)``.
-    """
+    """Tangent vectors (n, 512) of MiniLM embeddings (n, 384); a key turns dropout on."""
     return _tangent(params["text"], embeddings, embeddings, key, rate)
 
 
@@ -82,18 +71,7 @@ def picture_tangent(
     key: jax.Array | None = None,
     rate: float = 0.0,
 ) -> jax.Array:
-    """Tangent vectors of pictures.
-
-    Args:
-      params: of both towers.
-      features: standardised, shape ``(n, 1280)``.
-      mixtures: of :func:`mix_class_names`, shape ``(n, 384)``.
-      key: turns dropout on.
-      rate: of dropout.
-
-    Returns:
-      Shape ``(n, 512)``.
-    """
+    """Tangent vectors (n, 512) of standardised features (n, 1280) and mixtures (n, 384)."""
     length = jnp.linalg.norm(mixtures, axis=1, keepdims=True)
     given = mixtures / length
     x = jnp.concatenate([features, 3 * given], axis=1)
@@ -173,15 +151,6 @@ class PocketTowers:
         mixtures = mix_class_names(logits, self.class_names)
         return lorentz.exp_map0(_pictures(self.params, standard, mixtures), self.K)
 
-    def rounded(self) -> "PocketTowers":
-        """The towers as :func:`save_towers` writes them: networks and names in float16."""
-        params, names = jax.tree.map(_half, (self.params, self.class_names))
-        return dataclasses.replace(self, params=params, class_names=names)
-
-
-def _half(x: jax.Array) -> jax.Array:
-    return jnp.asarray(np.float16(x), jnp.float32)
-
 
 _texts, _pictures = jax.jit(text_tangent), jax.jit(picture_tangent)
 
@@ -191,21 +160,6 @@ def _check(name: str, x: jax.Array, columns: int, axes: tuple[int, ...]) -> None
         raise ValueError(f"{name} must have shape (n, {columns}), got {x.shape}.")
 
 
-def save_towers(path: Path, towers: PocketTowers) -> None:
-    """Writes towers as one ``.npz`` file without pickles; networks and names as float16."""
-    leaves = jax.tree_util.tree_flatten_with_path(towers.params)[0]
-    halves = {"/".join(str(key.key) for key in keys): np.float16(leaf) for keys, leaf in leaves}
-    np.savez_compressed(
-        path,
-        allow_pickle=False,
-        **halves,
-        class_names=np.float16(towers.class_names),
-        mean=np.float32(towers.mean),
-        spread=np.float32(towers.spread),
-        K=np.float64(towers.K),
-    )
-
-
 def load_pocket_towers(path: Path | None = None) -> PocketTowers:
     """Opens the towers that made the features of pocket16; no network, no other file.
 
@@ -213,7 +167,7 @@ def load_pocket_towers(path: Path | None = None) -> PocketTowers:
     from the outputs of the two frozen encoders, which the package does not hold.
 
     Args:
-      path: another file of :func:`save_towers`.
+      path: another file of towers.
 
     Returns:
       The towers, in float32.
@@ -225,15 +179,15 @@ def load_pocket_towers(path: Path | None = None) -> PocketTowers:
       >>> print(towers.texts(np.eye(384)[:2]).shape)
       (2, 512)
     """
-    params: Params = {}
     with np.load(path or Path(__file__).with_name("pocket_towers.npz"), allow_pickle=False) as file:
-        arrays: Mapping[str, np.ndarray] = dict(file)
+        arrays = {name: jnp.asarray(array, jnp.float32) for name, array in file.items()}
+        K = float(file["K"])
+    params: Params = {}
     for name, array in arrays.items():
-        *parents, last = name.split("/")
-        if parents:
+        if "/" in name:  # such as "text/direction/w1"
+            *parents, last = name.split("/")
             node: dict[str, Any] = params
             for parent in parents:
                 node = node.setdefault(parent, {})
-            node[last] = jnp.asarray(array, jnp.float32)
-    prepared = {n: jnp.asarray(arrays[n], jnp.float32) for n in ("mean", "spread", "class_names")}
-    return PocketTowers(params, **prepared, K=float(arrays["K"]))
+            node[last] = array
+    return PocketTowers(params, arrays["mean"], arrays["spread"], arrays["class_names"], K)

@@ -24,14 +24,14 @@ hold small pictures of some test samples: ``thumbnails``, JPEG files one after t
 ``tree_features``, the points of all names in its class tree (``Task.tree_names``).
 """
 
-import contextlib
 import dataclasses
 import hashlib
+import io
 import json
+import math
 import os
-import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, Unpack
 
@@ -39,42 +39,21 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hmcl_jax import _files
-from hmcl_jax.data.encoding import Arrays, Encoded, check_encoded, encode_features
+from hmcl_jax.data.encoding import Arrays, Encoded, encode_features
 from hmcl_jax.data.errors import StoreError
-from hmcl_jax.data.store_checks import (
-    INDICES,
+from hmcl_jax.data.store_checks import (  # noqa: F401  # some of them are named from here
+    ARRAYS,
+    EXTRA,
+    INTEGERS,
+    MANIFEST,
+    NAME,
     as_stored,
-    check_manifest,
-    check_numbers,
-    feature_dimension,
+    check_finite,
+    check_form,
     validate_task,
 )
 
 SCHEMA = 1
-MANIFEST = "manifest.json"
-LARGEST_MANIFEST = 64 * 2**20
-ARRAYS = {
-    "classification": (
-        "prototypes",
-        "train_features",
-        "train_labels",
-        "test_features",
-        "test_labels",
-    ),
-    "retrieval": (
-        "train_specific",
-        "train_general",
-        "train_pairs",
-        "test_specific",
-        "test_general",
-        "test_pairs",
-    ),
-}
-THUMBNAILS = ("thumbnails", "thumbnail_ends", "thumbnail_rows")
-TREE = ("tree_features",)
-OPTIONAL: tuple[set[str], ...] = (set(), {*THUMBNAILS}, {*TREE}, {*THUMBNAILS, *TREE})
-TASK_TEXTS = ("name", "kind", "general", "specific")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +200,11 @@ class Store:
         columns += [[t.scores[s] for t in self.tasks if s in t.scores] for s in measured]
         rows.append(["", "mean", *[""] * 5, *(f"{np.mean(column):.1%}" for column in columns)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if 1 <= i <= 3 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
+        lines = []
+        for row in rows:
+            cells = zip(row, widths, strict=True)
+            padded = [c.ljust(w) if 1 <= i <= 3 else c.rjust(w) for i, (c, w) in enumerate(cells)]
+            lines.append("  ".join(padded).rstrip())
         rule = "-" * max(map(len, lines))
         title = (
             f"{self.name}: {len(self.tasks)} tasks, d = {self.dimension}, K = {self.K:g}, "
@@ -272,33 +249,28 @@ def write_store(
     path, orders = Path(path), info.get("orders") or {}
     if path.exists():
         raise StoreError(f"path = {str(path)!r} exists already; choose another or remove it.")
-    if not tasks:
-        raise StoreError("tasks must hold at least one task, got none.")
     if features not in (None, "int8"):
         raise StoreError(f"features must be None (as given) or 'int8', got {features!r}.")
-    check_numbers(K=info["K"], tau=info["tau"])
+    check_finite(K=info["K"], tau=info["tau"])
     if "canonical" in orders:
         raise StoreError("orders must not name 'canonical': that is the order of the tasks.")
     named = {"canonical": [task.name for task in tasks], **orders}
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "name": info["name"],
-        "backbone": info["backbone"],
-        "K": float(info["K"]),
-        "tau": float(info["tau"]),
-        "dimension": feature_dimension(tasks[0]),
-        "orders": {key: list(order) for key, order in named.items()},
-        "provenance": dict(info.get("provenance") or {}),
-        "tasks": [],
-    }
-    with contextlib.ExitStack() as stack:
-        try:
-            partial = stack.enter_context(_files.partial_folder(path))
-        except OSError as error:
-            reason = f"{error.strerror}; choose another path"
-            raise StoreError(f"path = {str(path)!r} cannot be written: {reason}.") from error
-        for task in tasks:
-            manifest["tasks"].append(_write_task(partial, task, features))
+    for task in tasks:
+        check_form(task.name, task.kind, task.arrays)
+        check_finite(**{f"Task {task.name!r}: score {k}": v for k, v in task.scores.items()})
+    points = [x for task in tasks for name, x in task.arrays.items() if name not in INTEGERS]
+    with _files.partial_folder(path) as partial:
+        manifest: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": info["name"],
+            "backbone": info["backbone"],
+            "K": float(info["K"]),
+            "tau": float(info["tau"]),
+            "dimension": np.atleast_1d(points[0]).shape[-1] if points else 0,
+            "orders": {key: list(order) for key, order in named.items()},
+            "provenance": dict(info.get("provenance") or {}),
+            "tasks": [_write_task(partial, task, features) for task in tasks],
+        }
         manifest["sha256"] = _files.json_sha256(manifest)
         text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
         (partial / MANIFEST).write_text(text, encoding="ascii")
@@ -312,32 +284,14 @@ def write_store(
 
 
 def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
-    well_formed = isinstance(task.name, str) and NAME.fullmatch(task.name)
-    if not well_formed or task.name == MANIFEST:
-        raise StoreError(
-            f"Task name {task.name!r} must be letters, digits, '_', '.' or '-', at most 64, "
-            f"and not {MANIFEST}."
-        )
     if (root / task.name).exists():
         raise StoreError(f"Task name {task.name!r} occurs twice.")
     (root / task.name).mkdir()
-    if task.kind not in ARRAYS:
-        raise StoreError(
-            f"Task {task.name!r}: kind must be one of {list(ARRAYS)}, got {task.kind!r}."
-        )
-    extra = [name for name in (*THUMBNAILS, *TREE) if name in task.arrays]
-    for array in task.arrays:
-        if array not in (*ARRAYS[task.kind], *extra):
-            raise StoreError(f"Task {task.name!r}: {task.kind} has no array {array}.")
-    if extra and set(extra) not in OPTIONAL:
-        missing = sorted(set(THUMBNAILS).difference(extra))
-        raise StoreError(f"Task {task.name!r}: thumbnails also need {' and '.join(missing)}.")
-    check_numbers(**{f"Task {task.name!r}: score {k}": v for k, v in task.scores.items()})
-    stored = {}
-    for array in (*ARRAYS[task.kind], *extra):
-        if array not in task.arrays:
-            raise StoreError(f"Task {task.name!r}: {task.kind} needs the array {array}.")
-        stored[array] = as_stored(f"Task {task.name!r}: {array}", array, task.arrays[array])
+    stored = {
+        array: as_stored(f"Task {task.name!r}: {array}", array, task.arrays[array])
+        for array in (*ARRAYS[task.kind], *EXTRA)
+        if array in task.arrays
+    }
     encoded = encode_features(stored) if features else {}
     entries: dict[str, dict[str, Any]] = {}
     for array, values in stored.items():
@@ -349,7 +303,7 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
         else:
             entries[array] = _save(f"{target}.npy", values)
     return {
-        **{field: getattr(task, field) for field in TASK_TEXTS},
+        **{field: getattr(task, field) for field in ("name", "kind", "general", "specific")},
         "classes": list(task.classes),
         "tree": [list(row) for row in task.tree],
         "scores": {key: float(value) for key, value in task.scores.items()},
@@ -381,38 +335,24 @@ def _pack(root: Path, manifest: Mapping[str, Any], target: Path) -> None:
             archive.writestr(info, (root / member).read_bytes())
 
 
-class _Members:
-    """Members of a store as read-only byte views of mapped files."""
+def _open_members(path: Path) -> Callable[[str], np.ndarray]:
+    """A function that returns the bytes of a member as a view of a mapped file."""
+    if path.is_dir():
+        return lambda member: np.memmap(path / member, np.uint8, "r")
+    mapped = np.memmap(path, np.uint8, "r")
+    with zipfile.ZipFile(path) as archive:
+        infos = {info.filename: info for info in archive.infolist()}
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.places: dict[str, tuple[int, int]] = {}
-        self.mapped: np.ndarray | None = None
-        if path.is_file():
-            self.mapped = np.memmap(path, np.uint8, "r")
-            with zipfile.ZipFile(path) as archive:
-                for info in archive.infolist():
-                    if info.compress_type != zipfile.ZIP_STORED:
-                        raise StoreError(f"{path}: member {info.filename!r} is compressed.")
-                    self.places[info.filename] = (info.header_offset, info.file_size)
-        elif not path.is_dir():
-            raise StoreError(f"There is no store at {str(path)!r}.")
+    def view(member: str) -> np.ndarray:
+        info = infos[member]
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise StoreError(f"{path}: member {member!r} is compressed.")
+        # A local header has 30 bytes, at 26 and 28 the lengths of the name and the extra field.
+        lengths = mapped[info.header_offset + 26 : info.header_offset + 30].view("<u2")
+        start = info.header_offset + 30 + int(lengths.sum())
+        return mapped[start : start + info.file_size]
 
-    def view(self, member: str, most: int | None = None) -> np.ndarray:
-        """The bytes of a member."""
-        if self.mapped is None:
-            size = (self.path / member).stat().st_size
-            if size == 0 or (most is not None and size > most):
-                raise StoreError(f"{self.path}: {member} has {size} bytes.")
-            return np.memmap(self.path / member, np.uint8, "r")
-        if member not in self.places:
-            raise StoreError(f"{self.path}: member {member} is missing.")
-        header, size = self.places[member]
-        names = self.mapped[header + 26 : header + 30].view("<u2")
-        start = header + 30 + int(names[0]) + int(names[1])
-        if (most is not None and size > most) or start + size > len(self.mapped):
-            raise StoreError(f"{self.path}: member {member} has {size} bytes.")
-        return self.mapped[start : start + size]
+    return view
 
 
 def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
@@ -429,95 +369,90 @@ def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
       StoreError: if anything is missing, damaged or not of this format.
     """
     path = Path(path)
+    if not path.exists():
+        raise StoreError(f"There is no store at {str(path)!r}.")
     try:
-        members = _Members(path)
-        manifest = json.loads(bytes(members.view(MANIFEST, LARGEST_MANIFEST)))
-        return _parse(members, manifest, verify)
-    except StoreError:
-        raise
+        view = _open_members(path)
+        return _parse(view, json.loads(view(MANIFEST).tobytes()), verify)
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}") from error
     except Exception as error:  # damaged files cause many kinds of errors in json, zipfile, numpy
         reason = f"{type(error).__name__}: {error}"
         raise StoreError(f"{path} is not a readable store: {reason}") from error
 
 
-def _parse(members: _Members, manifest: Any, verify: bool) -> Store:
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if str(schema) != str(SCHEMA):
-        raise StoreError(f"{members.path}: schema must be {SCHEMA}, got {schema!r}.")
+def _parse(view: Callable[[str], np.ndarray], manifest: Any, verify: bool) -> Store:
+    if str(manifest["schema"]) != str(SCHEMA):
+        raise StoreError(f"schema must be {SCHEMA}, got {manifest['schema']!r}.")
     fingerprint = _files.json_sha256(manifest)
-    if manifest.get("sha256") != fingerprint:
-        raise StoreError(f"{members.path}: the manifest does not match its own checksum.")
-    check_manifest(manifest)
+    if manifest["sha256"] != fingerprint:
+        raise StoreError("the manifest does not match its own checksum.")
     tasks = []
     for entry in manifest["tasks"]:
-        kind, name = entry["kind"], entry["name"]
-        known = kind in ARRAYS and NAME.fullmatch(name)
-        whole = known and set(ARRAYS[kind]) <= set(entry["arrays"])
-        if not whole or set(entry["arrays"]).difference(ARRAYS[kind]) not in OPTIONAL:
-            raise StoreError(f"{members.path}: task {name!r} is not of a known form.")
-        arrays: Any = {
-            array: _read_entry(members, f"{name}/{array}", entry["arrays"][array], verify)
-            for array in entry["arrays"]
+        check_form(entry["name"], entry["kind"], entry["arrays"])
+        arrays = {
+            array: _read_entry(view, f"{entry['name']}/{array}", described, verify)
+            for array, described in entry["arrays"].items()
         }
         task = Task(
-            **{field: entry[field] for field in (*TASK_TEXTS, "scores", "provenance")},
+            **{key: entry[key] for key in ("name", "kind", "general", "specific", "provenance")},
             arrays=Arrays(arrays),
-            classes=tuple(entry["classes"]),
-            tree=tuple((child, parent) for child, parent in entry["tree"]),
+            classes=tuple(map(str, entry["classes"])),
+            tree=tuple((str(child), str(parent)) for child, parent in entry["tree"]),
+            scores={key: float(value) for key, value in entry["scores"].items()},
         )
         tasks.append(task)
     names = [task.name for task in tasks]
     orders = {key: tuple(order) for key, order in manifest["orders"].items()}
+    if not names or len(set(names)) < len(names) or "canonical" not in orders:
+        raise StoreError(f"needs tasks with different names and a canonical order, got {names}.")
     for key, order in orders.items():
         if sorted(order) != sorted(names):
-            raise StoreError(f"{members.path}: order {key!r} does not hold every task once.")
-    same = ("name", "backbone", "K", "tau", "dimension", "provenance")
-    fields = {field: manifest[field] for field in same}
-    return Store(**fields, tasks=tuple(tasks), orders=orders, fingerprint=fingerprint)
+            raise StoreError(f"order {key!r} does not hold every task once.")
+    sizes = {key: manifest[key] for key in ("K", "tau", "dimension")}
+    check_finite(**sizes)
+    if min(sizes.values()) <= 0:
+        raise StoreError(f"K, tau and dimension must be positive, got {sizes}.")
+    same = {key: manifest[key] for key in ("name", "backbone", "provenance")}
+    return Store(**same, **sizes, tasks=tuple(tasks), orders=orders, fingerprint=fingerprint)
 
 
-def _read_entry(members: _Members, member: str, entry: Mapping[str, Any], verify: bool) -> Any:
+def _read_entry(
+    view: Callable[[str], np.ndarray], member: str, entry: Mapping[str, Any], verify: bool
+) -> Any:
     """A mapped array, or the mapped parts of an encoded one and its dtype."""
     if "encoding" not in entry:
-        return _read_array(members, f"{member}.npy", entry, verify)
-    where, array = f"{members.path}: {member}", member.split("/")[1]
-    if entry["encoding"] != "int8" or array in (*INDICES, "thumbnails"):
+        return _read_array(view, f"{member}.npy", entry, verify)
+    if entry["encoding"] != "int8" or member.split("/")[1] in INTEGERS:
         raise StoreError(
-            f"{where} has the encoding {str(entry['encoding'])[:40]!r}; known is 'int8', for "
+            f"{member} has the encoding {str(entry['encoding'])[:40]!r}; known is 'int8', for "
             "features. Was the store written by a newer version?"
         )
     if entry["dtype"] not in ("<f2", "<f4"):
-        raise StoreError(f"{where} must decode to <f2 or <f4, got {str(entry['dtype'])[:40]!r}.")
-    parts = [
-        _read_array(members, f"{member}.{part}.npy", entry[part], verify)
-        for part in Encoded._fields
-    ]
-    encoded = Encoded(*parts)
-    check_encoded(where, encoded)
-    return encoded, np.dtype(entry["dtype"])
+        raise StoreError(f"{member} must decode to <f2 or <f4, got {str(entry['dtype'])[:40]!r}.")
+    parts = (
+        _read_array(view, f"{member}.{part}.npy", entry[part], verify) for part in Encoded._fields
+    )
+    codes, scales, offset = parts
+    if codes.ndim != 2 or (scales.shape, offset.shape) != (codes.shape[:1], codes.shape[1:]):
+        shapes = f"{codes.shape}, {scales.shape} and {offset.shape}"
+        raise StoreError(f"{member} needs parts of shape (n, d), (n,) and (d,), got {shapes}.")
+    return Encoded(codes, scales, offset), np.dtype(entry["dtype"])
 
 
 def _read_array(
-    members: _Members, member: str, entry: Mapping[str, Any], verify: bool
+    view: Callable[[str], np.ndarray], member: str, entry: Mapping[str, Any], verify: bool
 ) -> np.ndarray:
-    data = members.view(member)
+    data = view(member)
     if verify and hashlib.sha256(data.data).hexdigest() != entry["sha256"]:
-        raise StoreError(f"{members.path}: {member} does not match its checksum.")
-    header = memoryview(data[:4096].tobytes())
-    if bytes(header[:8]) != b"\x93NUMPY\x01\x00":
-        raise StoreError(f"{members.path}: {member} is not a .npy file of version 1.0.")
-    offset = 10 + int.from_bytes(header[8:10], "little")
-    expected = np.dtype(entry["dtype"])
-    shape = tuple(entry["shape"])
-    if expected.hasobject or any(not isinstance(n, int) or n < 0 for n in shape):
-        raise StoreError(f"{members.path}: {member} has no plain shape and dtype.")
-    described = npy.dtype_to_descr(expected)
-    text = f"{{'descr': {described!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    if bytes(header[10:offset]).decode("latin1").strip() != text:
-        raise StoreError(f"{members.path}: {member} is not {described} of shape {shape}.")
-    size = expected.itemsize * int(np.prod(shape, dtype=object))
-    if len(data) != offset + size:
-        raise StoreError(
-            f"{members.path}: {member} has {len(data)} bytes instead of {offset + size}; truncated?"
-        )
-    return data[offset:].view(expected).reshape(shape)
+        raise StoreError(f"{member} does not match its checksum.")
+    header = io.BytesIO(data[:4096].tobytes())
+    if npy.read_magic(header) != (1, 0):
+        raise StoreError(f"{member} is not a .npy file of version 1.0.")
+    shape, by_columns, dtype = npy.read_array_header_1_0(header)
+    described = [list(shape), dtype.str] == [entry["shape"], entry["dtype"]]
+    if not described or by_columns or dtype.hasobject or min(shape, default=0) < 0:
+        raise StoreError(f"{member} must have shape {entry['shape']} and dtype {entry['dtype']}.")
+    if len(data) != header.tell() + dtype.itemsize * math.prod(shape):
+        raise StoreError(f"{member} has {len(data)} bytes, which do not fit {shape}; truncated?")
+    return data[header.tell() :].view(dtype).reshape(shape)

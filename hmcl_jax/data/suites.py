@@ -45,21 +45,6 @@ class Expected:
     test_split: str = "test"
     prompts: tuple[str, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """``"classification"`` or ``"retrieval"``."""
-        return "classification" if self.classes else "retrieval"
-
-    @property
-    def fit(self) -> str:
-        """Classification crops pictures to a square, retrieval squashes them."""
-        return "crop" if self.classes else "squash"
-
-    @property
-    def splits(self) -> dict[str, str]:
-        """The parts of the published set."""
-        return {"train": self.train_split, "test": self.test_split}
-
 
 def _load() -> tuple[dict[str, tuple[Expected, ...]], dict[str, dict[str, tuple[str, ...]]]]:
     tables = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf8"))
@@ -81,16 +66,15 @@ SUITES, ORDERS = _load()
 
 def check_counts(collection: Collection, expected: Expected) -> None:
     """Refuses a collection of another size than its data set; names both numbers."""
-    wanted: dict[str, tuple[object, object]] = {
-        "kind": (expected.kind, collection.kind),
-        "classes": (expected.classes, len(collection.classes)),
-        "training pictures": (expected.train, len(collection.train.pictures)),
-        "test pictures": (expected.test, len(collection.test.pictures)),
-    }
+    kind = "classification" if expected.classes else "retrieval"
+    pictures = len(collection.train.pictures), len(collection.test.pictures)
+    wanted = (kind, expected.classes, expected.train, expected.test)
+    names = ("kind", "classes", "training pictures", "test pictures")
+    actual = (collection.kind, len(collection.classes), *pictures)
     differences = [
-        f"{quantity}: {right} expected, {actual} found"
-        for quantity, (right, actual) in wanted.items()
-        if right != actual
+        f"{name}: {right} expected, {found} found"
+        for name, right, found in zip(names, wanted, actual, strict=True)
+        if right != found
     ]
     if differences:
         raise IngestError(
@@ -133,12 +117,12 @@ def open_expected(
     Raises:
       IngestError: if it cannot be opened or its counts differ, naming them.
     """
-    path = find_collection(root, expected)
+    path, fit = find_collection(root, expected), "crop" if expected.classes else "squash"
+    prompts = expected.prompts or None
 
     def opened(splits: Mapping[str, str] | None) -> Collection:
-        prompts = expected.prompts or None
         collection = open_collection(
-            *(path, expected.name), prompts=prompts, fit=expected.fit, splits=splits, links=links
+            path, expected.name, prompts=prompts, fit=fit, splits=splits, links=links
         )
         check_counts(collection, expected)
         return collection
@@ -146,10 +130,11 @@ def open_expected(
     try:
         return opened(None)
     except IngestError as whole:
-        plain = expected.splits == {"train": "train", "test": "test"}
-        if plain or read_settings(Folder(path, links)).splits is not None:
+        splits = {"train": expected.train_split, "test": expected.test_split}
+        stated = "splits" in read_settings(Folder(path, links))
+        if stated or splits == {"train": "train", "test": "test"}:
             raise
         try:
-            return opened(expected.splits)
+            return opened(splits)
         except IngestError as parts:
             raise IngestError(f"{parts}\nTaken whole: {whole}") from None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hmcl_jax import _checks
 from hmcl_jax.data.store import Store, Task
 
 MODALITIES = ("image", "audio", "thermal", "depth")
@@ -49,17 +50,17 @@ class SyntheticSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"tasks": 1, "classes": 2, "depth": 1, "dimension": 4, "train": 1}
-        for name, minimum in least.items():
-            if getattr(self, name) < minimum:
-                value = getattr(self, name)
-                raise ValueError(f"{name} must be at least {minimum}, got {name} = {value}.")
+        for name, least in {
+            "tasks": 1,
+            "classes": 2,
+            "depth": 1,
+            "dimension": 4,
+            "train": 1,
+        }.items():
+            _checks.integer(name, getattr(self, name), least)
+        _checks.fraction("overlap", self.overlap, low_open=False, high_open=False)
         if not 2 <= self.modalities <= len(MODALITIES) + 1:
-            raise ValueError(
-                f"modalities must be in 2..{len(MODALITIES) + 1}, got {self.modalities}."
-            )
-        if not 0 <= self.overlap <= 1:
-            raise ValueError(f"overlap must be in [0, 1], got overlap = {self.overlap}.")
+            raise ValueError(f"modalities must be from 2 to 5, got {self.modalities}.")
 
 
 def synthetic_stream(**settings: Any) -> Store:
@@ -108,11 +109,9 @@ def synthetic_stream(**settings: Any) -> Store:
                 arrays[f"{split}_pairs"] = np.stack([np.arange(count)] * 2, axis=1)
             else:
                 arrays[f"{split}_features"], arrays[f"{split}_labels"] = points, labels
-        task = Task(f"task{index + 1}", "retrieval", "text", specific, arrays)
-        if not retrieval:
-            named: dict[str, Any] = {"kind": "classification", "classes": classes, "tree": tree}
-            task = dataclasses.replace(task, **named)
-        tasks.append(task)
+        kind, name = "retrieval" if retrieval else "classification", f"task{index + 1}"
+        names = ((), ()) if retrieval else (classes, tree)
+        tasks.append(Task(name, kind, "text", specific, arrays, *names))
     text = json.dumps(dataclasses.asdict(s), sort_keys=True)
     return Store(
         name="synthetic",

@@ -160,9 +160,9 @@ class Backbone:
         self.tau = towers.temperature(params)
         kept = {side: params[side] for side in ("text", "picture")}
         prepared = (base.mean, base.spread, base.class_names)
-        self.towers = PocketTowers(
-            kept, *(np.float32(x) for x in prepared), K=self.config.K
-        ).rounded()
+        self.towers = towers.rounded(
+            PocketTowers(kept, *(np.float32(x) for x in prepared), K=self.config.K)
+        )
 
     def pictures(self, e: Encoded) -> np.ndarray:
         """Points of encoded pictures, float16."""

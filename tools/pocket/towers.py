@@ -24,6 +24,7 @@ of WordNet, before the towers see a picture.
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,6 +38,7 @@ from hmcl_jax.data.pocket_towers import (
     TEXT_DIM,
     Network,
     Params,
+    PocketTowers,
     network,
     picture_tangent,
     text_tangent,
@@ -319,3 +321,28 @@ def train(
         print(f"epoch {epoch + 1}/{config.epochs}: {shown}", flush=True)
     params["picture"]["alpha"] += np.log(config.stretch)
     return params
+
+
+def rounded(towers: PocketTowers) -> PocketTowers:
+    """The towers as :func:`save_towers` writes them: networks and names in float16."""
+
+    def half(x: jax.Array) -> jax.Array:
+        return jnp.asarray(np.float16(x), jnp.float32)
+
+    params, names = jax.tree.map(half, (towers.params, towers.class_names))
+    return dataclasses.replace(towers, params=params, class_names=names)
+
+
+def save_towers(path: Path, towers: PocketTowers) -> None:
+    """Writes towers as one ``.npz`` file without pickles; networks and names as float16."""
+    leaves = jax.tree_util.tree_flatten_with_path(towers.params)[0]
+    halves = {"/".join(str(key.key) for key in keys): np.float16(leaf) for keys, leaf in leaves}
+    np.savez_compressed(
+        path,
+        allow_pickle=False,
+        **halves,
+        class_names=np.float16(towers.class_names),
+        mean=np.float32(towers.mean),
+        spread=np.float32(towers.spread),
+        K=np.float64(towers.K),
+    )

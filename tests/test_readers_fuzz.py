@@ -16,7 +16,7 @@ from collections_made import (
     make_label_table,
     write,
 )
-from fuzzing import mutate_tree
+from fuzzing import mutate_bytes, mutate_tree
 
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.image_datasets import open_collection
@@ -57,33 +57,11 @@ def check(split, collection):
         assert all(text.strip() == text != "" for text in split.captions)
         for text in split.captions:
             text.encode()
-    assert len({picture.key.encode() for picture in split.pictures}) == count
+    assert len({picture.key for picture in split.pictures}) == count
     try:
         contents(split)
     except IngestError:
         return
-
-
-def damaged(rng, data):
-    """The bytes with one random change."""
-    data = bytearray(data)
-    at = int(rng.integers(len(data)))
-    kind = rng.integers(6)
-    if kind == 0:
-        data[at] ^= 1 << int(rng.integers(8))
-    elif kind == 1:
-        del data[at:]
-    elif kind == 2:
-        data[at:at] = rng.bytes(int(rng.integers(1, 40)))
-    elif kind == 3:
-        data[at : at + 16] = rng.bytes(16)
-    elif kind == 4:
-        end = at + int(rng.integers(1, 40))
-        data[at:at] = data[at:end] * int(rng.integers(1, 4))
-    else:
-        junk = [b"\x00", b"\xff", b'"', b",", b"\n", b"[[", b"{}", b"../", b"-1", b"9" * 30, b"%"]
-        data[at : at + 1] = junk[rng.integers(len(junk))]
-    return bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -105,22 +83,20 @@ def damaged(rng, data):
     ],
 )
 def test_damaged_collections(tmp_path, build, file):
-    rng = np.random.default_rng(0)
+    chance = random.Random(0)
     root = build(tmp_path / "set")
     whole = (root / file).read_bytes()
     refused = 0
-    for trial in range(300):
-        data = damaged(rng, whole)
+    for trial in range(100):
+        data = mutate_bytes(chance, whole)
         if file.endswith(".tar") and trial % 2:  # most of a tar file is zeros; change its headers
-            used = bytearray(whole)
-            at = 512 * int(rng.integers(len(whole.rstrip(b"\x00")) // 512 + 1)) + int(
-                rng.choice([0, 1, 124, 125, 130, 135, 148, 154, 156, 157, 257, 345])
+            blocks = len(whole.rstrip(b"\x00")) // 512 + 1
+            at = 512 * chance.randrange(blocks) + chance.choice(
+                [0, 1, 124, 130, 148, 156, 257, 345]
             )
-            used[at : at + 2] = rng.bytes(2)
-            data = bytes(used)
+            data = whole[:at] + chance.randbytes(2) + whole[at + 2 :]
         elif file.endswith(".json") and trial % 2:
-            text = json.dumps(mutate_tree(random.Random(trial), json.loads(whole)))
-            data = text.encode()
+            data = json.dumps(mutate_tree(chance, json.loads(whole))).encode()
         (root / file).write_bytes(data)
         try:
             found = open_collection(root)
@@ -129,7 +105,7 @@ def test_damaged_collections(tmp_path, build, file):
             continue
         check(found.train, found)
         check(found.test, found)
-    assert 0 < refused < 300
+    assert 0 < refused < 100
 
 
 def test_tar_headers_with_right_checksums(tmp_path):
@@ -138,8 +114,8 @@ def test_tar_headers_with_right_checksums(tmp_path):
     root = make_label_shards(tmp_path / "set")
     whole = (root / "train" / "0.tar").read_bytes()
     fields = {"name": (0, 100), "size": (124, 12), "type": (156, 1), "magic": (257, 8)}
-    outcomes = {"refused": 0, "opened": 0}
-    for trial in range(300):
+    refused = 0
+    for trial in range(150):
         data = bytearray(whole)
         block = 1024 * int(rng.integers(8))
         start, length = fields[rng.choice(sorted(fields))]
@@ -156,8 +132,7 @@ def test_tar_headers_with_right_checksums(tmp_path):
         try:
             found = open_collection(root)
         except IngestError:
-            outcomes["refused"] += 1
+            refused += 1
             continue
         check(found.train, found)
-        outcomes["opened"] += 1
-    assert outcomes["refused"] > 200
+    assert refused > 100

@@ -43,7 +43,11 @@ def planted(name, index, value):
         (0, ("tree_features", lambda a: a[:4]), "tree_features has 4 rows for 5 names in the tree"),
         (0, ("test_labels", lambda a: a[:4]), r"test_labels must have shape \(5,\), got \(4,\)"),
         (0, ("train_features", lambda a: a[:, :5]), r"train_features must have shape \(n, 8\)"),
-        (1, ("test_specific", lambda a: a[:0]), "test_specific is empty"),
+        (
+            1,
+            ("test_specific", lambda a: a[:0]),
+            r"test_specific must have shape .*n >= 1",
+        ),
         (
             0,
             ("train_features", lambda a: np.float32(a) * 1e6),
@@ -97,26 +101,30 @@ def test_other_mistakes_in_writing_are_named(tmp_path, rng):
     refused("tau must be a finite number, got 'x'", first, tau="x")
     refused("score zero_shot must be a finite", with_(first, scores={"zero_shot": float("nan")}))
     refused("not manifest.json", with_(first, name="manifest.json"))
-    refused("Task name 3 must be", with_(first, name=3))
+    refused("Task name '3' must be", with_(first, name=3))
     refused("must not name 'canonical'", first, orders={"canonical": ["animals"]})
+    refused("order 'all' does not hold every task", first, orders={"all": ["animals", "cows"]})
+    refused("occurs twice", first, first)
+    refused("needs tasks")
     refused("has no classes, got 2", with_(second, classes=("a", "b")))
-    refused("has no array spare", with_(first, arrays={**first.arrays, "spare": np.zeros((1, 8))}))
-    lone = {k: v for k, v in second.arrays.items() if k != "thumbnail_ends"}
-    refused("thumbnails also need thumbnail_ends", with_(second, arrays=lone))
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=r"cannot be written: .*choose another path"):
-        write(tmp_path / "file" / "a", [first])
+    refused("not known: spare", with_(first, arrays={**first.arrays, "spare": np.zeros((1, 8))}))
+    for name in ("thumbnail_ends", "train_pairs"):
+        fewer = {key: x for key, x in second.arrays.items() if key != name}
+        refused(f"missing: {name}", with_(second, arrays=fewer))
+    refused("features must be None .* got 'int4'", first, features="int4")
     write(tmp_path / "b.zip", [with_(first, name="packed")])
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m["tasks"][0]["arrays"].pop("test_labels"), "not of a known form"),
-        (lambda m: m["tasks"].clear(), "has no tasks"),
-        (lambda m: m["orders"].clear(), "no canonical order"),
-        (lambda m: m["tasks"].append(m["tasks"][0]), "names a task twice"),
+        (lambda m: m["tasks"][0]["arrays"].pop("test_labels"), "missing: test_labels"),
+        (lambda m: m["tasks"].clear(), "needs tasks"),
+        (lambda m: m["orders"].clear(), "canonical order"),
+        (lambda m: m["tasks"].append(m["tasks"][0]), "needs tasks with different names"),
         (lambda m: m.update(schema=True), "schema must be 1, got True"),
+        (lambda m: m.update(tau=-1.0), "must be positive, got .*'tau': -1.0"),
+        (lambda m: m.update(K="big"), "K must be a finite number, got 'big'"),
     ],
 )
 def test_manifests_that_are_signed_but_wrong_are_refused(tmp_path, rng, edit, message):
