@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 
-from hmcl_jax._files import without_nan
 from hmcl_jax.cli.progress import ProgressView
 from hmcl_jax.continual import (
     BadNumbers,
@@ -24,7 +23,6 @@ from hmcl_jax.continual.guard import GuardState, halt_on_nonfinite
 from hmcl_jax.continual.health import Vitals, clean_state, find_stopped
 from hmcl_jax.continual.run import identify
 from hmcl_jax.continual.run_directory import read_step
-from hmcl_jax.continual.task_record import with_nan
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results
 
@@ -276,9 +274,3 @@ def test_states_are_cleaned_and_their_seeds_named():
     assert bad.tolist() == [True, False, False]
     assert cleaned["F"].tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 1.0]]
     assert cleaned["n"] is own["n"]
-
-
-def test_nan_goes_through_json_as_none():
-    tree = {"a": [1.0, float("nan"), [float("inf"), "x"]], "b": 3}
-    assert without_nan(tree) == {"a": [1.0, None, [None, "x"]], "b": 3}
-    assert np.isnan(with_nan(without_nan(tree))["a"][2][0])

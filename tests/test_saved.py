@@ -66,25 +66,25 @@ def test_reading_takes_no_lock_and_writes_nothing(out):
 
 
 def test_methods_come_in_the_order_of_the_results(out):
-    assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
-    (out / "results.json").write_text('{"methods": {"vanilla": 0, "ewc": 0, "hmcl_ca": 0}}')
-    assert list(read_runs(out, STORE)) == ["vanilla", "hmcl_ca"]
-    (out / "results.json").write_text("[")
-    assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
-    assert list(read_runs(out, STORE, ["vanilla"])) == ["vanilla"]
+    results = out / "results.json"
+    for text, names in (
+        ("[", ["hmcl_ca", "vanilla"]),
+        ('{"methods": {"vanilla": 0, "ewc": 0, "hmcl_ca": 0}}', ["vanilla", "hmcl_ca"]),
+    ):
+        results.write_text(text)
+        assert list(read_runs(out, STORE)) == names
+    assert list(read_runs(out, STORE, ["hmcl_ca"])) == ["hmcl_ca"]
 
 
 def test_steps_that_are_missing_are_named_with_the_remedy(out):
     run = read_runs(out, STORE)["hmcl_ca"]
     shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
-    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is not there: delete the later ones in"):
+    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is missing; 4 of 4 .*Delete later st"):
         run.heads(2)
     for n in (3, 4):
         shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
-    said = r"Step 4 of hmcl_ca is not there: 1 of 4 tasks are finished; run again with --resume\."
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=r"Step 4 .*; 1 of 4 tasks are finished.*--resume"):
         run.heads()
-    assert run.finished == 1
     for bad, error in ((5, ValueError), (0, ValueError), (1.5, TypeError)):
         with pytest.raises(error, match="finished must be"):
             run.heads(bad)
@@ -127,12 +127,3 @@ def test_another_store_is_refused(out):
         read_runs(out, other)
     with pytest.raises(TypeError, match="store must be a Store, got str"):
         read_runs(out, "pocket")
-
-
-def test_what_is_no_head_is_refused(tmp_path):
-    save_run(tmp_path / "a", STORE, "vanilla", SEEDS, [{"image": np.ones((1, 6, 7))}])
-    with pytest.raises(RunError, match=r"shape \(2, 6, 7\), got \[\(1, 6, 7\)\]"):
-        read_runs(tmp_path / "a", STORE)["vanilla"].heads(1)
-    save_run(tmp_path / "b", STORE, "vanilla", SEEDS, [{}])
-    with pytest.raises(RunError, match="got none"):
-        read_runs(tmp_path / "b", STORE)["vanilla"].heads(1)

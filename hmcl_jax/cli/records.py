@@ -190,10 +190,9 @@ def measure(
     results = run_sweep(
         bench.store,
         name,
-        points,
+        [{**given, **point} for point in points],
         bench.experiment.seeds,
         bench.experiment.train,
-        settings=given,
         order=bench.order,
         listener=show,
     )
