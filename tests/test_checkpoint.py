@@ -89,11 +89,10 @@ def test_another_template_is_refused(path, change, named):
         round_trip(path, state, {**state, **change})
 
 
-@pytest.mark.parametrize("value", [3, np.array(["a"]), np.array([object()])])
-def test_what_is_no_array_is_refused(path, value):
+def test_what_is_no_array_is_refused(path):
     with begun(path) as run:
-        with pytest.raises(TypeError, match=r"state\['n'\] must"):
-            run.save(1, {"n": value}, {})
+        with pytest.raises(TypeError, match=r"state\['n'\] must be an array, got 3"):
+            run.save(1, {"n": 3}, {})
         assert newest(run, {}) == (0, None)
 
 
@@ -184,17 +183,6 @@ def test_errors_inside_pass_through_and_free_the_directory(path):
         refused(path, "in use by another process")
 
 
-def test_nothing_is_printed_and_orbax_is_not_imported_early(path):
-    code = """
-import sys
-import hmcl_jax.continual
-assert "orbax.checkpoint" not in sys.modules
-from run_directories import saved
-saved(sys.argv[1])
-"""
-    assert output(python(code, path)) == ("", "")
-
-
 # Damage
 
 
@@ -245,6 +233,8 @@ def test_a_damaged_step_is_written_again(path):
 LIMITED = """
 import resource, sys
 import numpy as np
+import hmcl_jax.continual
+assert "orbax.checkpoint" not in sys.modules  # importing it takes a second
 from hmcl_jax.continual.errors import RunError
 from run_directories import assert_same, begun, newest, resumed
 
@@ -275,7 +265,7 @@ def test_a_full_disk_loses_nothing(path):
 # Crashes
 
 LEARNER = """
-import sys, time
+import sys
 from run_directories import newest, resumed
 from test_checkpoint import first, train
 
@@ -286,7 +276,6 @@ with resumed(sys.argv[1]) as run:
     for task in range(done, int(sys.argv[2])):
         state = train(state)
         run.save(task + 1, state, {"task": task})
-    time.sleep(float(sys.argv[3]))
 """
 
 
@@ -305,10 +294,12 @@ def test_killed_runs_resume_bitwise(path):
     steps, trained = 8, [first()]
     for _ in range(steps):
         trained.append(train(trained[-1]))
-    process = python(LEARNER, path, steps, 0)
+    process = python(LEARNER, path, steps)
     assert process.stdout.readline() == "open\n", process.communicate()[1][-2000:]
     while process.poll() is None and not list(path.glob("steps/*-tmp*")):
         time.sleep(0.001)
+    with pytest.raises(RunError, match="in use by another process; wait"):
+        resumed(path).__enter__()
     process.kill()
     process.communicate()
     assert list(path.glob("steps/*-tmp*"))
@@ -316,20 +307,8 @@ def test_killed_runs_resume_bitwise(path):
         assert not list(path.glob("steps/*-tmp*"))
         finished, found = newest(run, first())
         assert_same(found or first(), trained[finished])
-    output(python(LEARNER, path, steps, 0))
+    assert output(python(LEARNER, path, steps)) == ("open\n", "")
     with resumed(path) as run:
         found, records = run.restore(lambda finished: first())
         assert [record["task"] for record in records] == list(range(steps))
         assert_same(found, trained[steps])
-
-
-def test_one_run_at_a_time_and_none_after_a_kill(path):
-    process = python(LEARNER, path, 1, 60)
-    try:
-        assert process.stdout.readline() == "open\n"
-        refused(path, rf"{path}.* in use by another process; wait.*--out")
-    finally:
-        process.kill()
-        process.communicate()
-    with resumed(path):
-        pass

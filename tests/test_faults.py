@@ -137,12 +137,3 @@ def test_a_second_process_is_refused(runs, tmp_path):
     assert code == 0 or "wait for it" in error
     assert runs.finish(first)[0] == 0
     assert_ends_equal(runs, tmp_path / "out")
-
-
-def test_a_store_that_is_gone_is_named(runs, tmp_path):
-    runs.partial(tmp_path / "out", 1)
-    away = runs.store.rename(runs.store.with_name("away"))
-    code, error = runs.finish(runs.start(tmp_path / "out"))
-    away.rename(runs.store)
-    assert (code, "--stream must be" in error) == (1, True)
-    assert_ends_equal(runs, tmp_path / "out")

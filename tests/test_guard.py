@@ -1,6 +1,7 @@
 """Numbers gone bad: one seed stops or skips, the others and the checkpoints do not notice."""
 
 import dataclasses
+import json
 import warnings
 
 import jax
@@ -20,8 +21,7 @@ from hmcl_jax.continual import (
     run_stream,
 )
 from hmcl_jax.continual.guard import GuardState, halt_on_nonfinite
-from hmcl_jax.continual.health import Vitals, clean_state, find_stopped
-from hmcl_jax.continual.run import identify
+from hmcl_jax.continual.health import Stopped, Vitals, clean_state, find_stopped, load_stopped
 from hmcl_jax.continual.run_directory import read_step
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results
@@ -123,7 +123,7 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
 
 
 def test_bad_steps_are_skipped_if_asked(tmp_path):
-    config = dataclasses.replace(CONFIG, on_bad="skip", seed_axis="vmap")
+    config = dataclasses.replace(CONFIG, on_bad="skip")
     healthy, said = quiet(STORE, [poisoned("nothing")], SEEDS, config)
     assert not said
     found, said = quiet(STORE, [poisoned()], SEEDS, config, out=tmp_path)
@@ -136,6 +136,9 @@ def test_bad_steps_are_skipped_if_asked(tmp_path):
     assert_others_equal(found, healthy)
     assert found.scores[1, 1, 0] == found.scores[1, 0, 0]  # nothing was learned on task 2
     assert_checkpoints_finite(tmp_path)
+    for path in tmp_path.rglob("run.json"):  # what is done about bad numbers is part of the run
+        config = json.loads(path.read_text("utf8"))["identity"]["config"]
+        assert (config["on_bad"], config["spike"]) == ("skip", 1000.0)
 
 
 def test_a_bad_state_stops_one_seed(healthy, tmp_path):
@@ -147,7 +150,7 @@ def test_a_bad_state_stops_one_seed(healthy, tmp_path):
     assert_checkpoints_finite(tmp_path)
 
 
-@pytest.mark.parametrize("on_bad", ["stop", "skip"])
+@pytest.mark.parametrize("on_bad", ["stop", pytest.param("skip", marks=pytest.mark.slow)])
 def test_moments_that_overflow_stop_a_seed(tmp_path, on_bad):
     """AdamW then makes steps of 0: finite, but nothing is learned, and infinity would be saved."""
     config = dataclasses.replace(
@@ -158,14 +161,16 @@ def test_moments_that_overflow_stop_a_seed(tmp_path, on_bad):
     assert not list((tmp_path / "vanilla").glob("steps/*"))
 
 
-def test_settings_are_part_of_a_run():
-    with pytest.raises(ValueError, match="on_bad must be one of stop, skip"):
-        TrainConfig(on_bad="ignore")
-    with pytest.raises(ValueError, match="spike must be finite and above 1, got spike = 1"):
-        TrainConfig(spike=1.0)
-    skip = dataclasses.replace(CONFIG, on_bad="skip", spike=50.0)
-    found = identify(STORE, poisoned(), SEEDS, skip, list(STORE))["config"]
-    assert (found["on_bad"], found["spike"]) == ("skip", 50.0)
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"on_bad": "ignore"}, "on_bad must be one of stop, skip"),
+        ({"spike": 1.0}, "spike must be finite and above 1, got spike = 1"),
+    ],
+)
+def test_settings_are_refused(setting, said):
+    with pytest.raises(ValueError, match=said):
+        TrainConfig(**setting)
 
 
 # The guard itself
@@ -213,7 +218,12 @@ def test_skipping_is_what_optax_does():
 # Reports
 
 
-def report(losses, first=-1, gradient=(), update=(), head=1.0, config=CONFIG):
+SKIP = dataclasses.replace(CONFIG, on_bad="skip")
+FINE = (2.0, 1.0, 1.0)
+
+
+def report(losses=FINE, first=-1, gradient=(), update=(), head=1.0, config=CONFIG):
+    """On one seed with these losses of three epochs, of two steps each."""
     names = ("audio", "image", "text")
     seen = GuardState(
         (),
@@ -225,46 +235,33 @@ def report(losses, first=-1, gradient=(), update=(), head=1.0, config=CONFIG):
     )
     heads = {m: np.full((1, 2, 3), head, np.float32) for m in names}
     about = ((9,), "cars", ("text", "image"), config)
-    found = find_stopped(Vitals(seen, np.array([losses], float), heads), *about)
-    return str(found[0]) if found else None
-
-
-SKIP = dataclasses.replace(CONFIG, on_bad="skip")
+    return [str(one) for one in find_stopped(Vitals(seen, np.array([losses]), heads), *about)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"losses": [2.0, 1.0, 1.0]}, None),
-        ({"losses": [0.1, 500.0, 1.0]}, None),
-        ({"losses": [2.0, 2001.0, 1.0]}, "in epoch 2: the loss of text, image rose to 2001"),
-        ({"losses": [2.0, np.nan, 1.0]}, "in epoch 2: the loss of text, image was not finite"),
-        ({"losses": [np.inf, 1.0, 1.0]}, "in epoch 1: the loss of text, image was not finite"),
-        ({"losses": [2.0, np.nan, 1.0], "config": SKIP}, None),
+        ({"losses": (0.1, 500.0, 1.0)}, None),
+        ({"losses": (2.0, 2001.0, 1.0)}, "2: the loss of text, image rose to 2001"),
+        ({"losses": (2.0, np.nan, 1.0)}, "2: the loss of text, image was not finite"),
+        ({"losses": (np.inf, 1.0, 1.0)}, "1: the loss of text, image was not finite"),
+        ({"losses": (2.0, np.nan, 1.0), "config": SKIP}, None),
+        ({"losses": (2.0, 3e3, 1.0), "config": SKIP}, "2: the loss of text, image rose to 3000"),
         (
-            {"losses": [2.0, 3e3, 1.0], "config": SKIP},
-            "in epoch 2: the loss of text, image rose to 3000",
+            {"first": 4, "gradient": ["text"], "update": ["text"]},
+            "3: the gradient of text was not finite",
         ),
+        ({"first": 1, "update": ["audio", "text"]}, "1: the step of audio, text was not finite"),
         (
-            {"losses": [2.0, 1.0, 1.0], "first": 4, "gradient": ["text"], "update": ["text"]},
-            "in epoch 3: the gradient of text was not finite",
+            {"losses": (2.0, np.nan, 1.0), "first": 1, "gradient": ["image"]},
+            "1: the gradient of image was not finite",
         ),
-        (
-            {"losses": [2.0, 1.0, 1.0], "first": 1, "update": ["audio", "text"]},
-            "in epoch 1: the step of audio, text was not finite",
-        ),
-        (
-            {"losses": [2.0, np.nan, 1.0], "first": 1, "gradient": ["image"]},
-            "in epoch 1: the gradient of image was not finite",
-        ),
-        (
-            {"losses": [2.0, 1.0, 1.0], "head": 1e10},
-            "in epoch 3: the head of audio, image, text was too large",
-        ),
+        ({"head": 1e10}, "3: the head of audio, image, text was too large"),
     ],
 )
 def test_reports_name_task_epoch_modality_and_what_was_first(arguments, said):
-    expected = None if said is None else f"seed 9 stopped on task 'cars', {said}"
+    assert report() == []
+    expected = [] if said is None else [f"seed 9 stopped on task 'cars', in epoch {said}"]
     assert report(**arguments) == expected
 
 
@@ -274,3 +271,11 @@ def test_states_are_cleaned_and_their_seeds_named():
     assert bad.tolist() == [True, False, False]
     assert cleaned["F"].tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 1.0]]
     assert cleaned["n"] is own["n"]
+
+
+def test_reports_come_back_from_their_tables():
+    stopped = (Stopped(1, 5, "cars", 3, "head", ("audio", "text"), 0.5),)
+    tables = json.loads(json.dumps([dataclasses.asdict(one) for one in stopped]))
+    assert load_stopped(tables) == stopped
+    with pytest.raises(ValueError, match="stopped of mine must be a list of reports"):
+        load_stopped([{"seed_index": 0}], "stopped of mine")

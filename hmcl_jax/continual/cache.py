@@ -31,10 +31,6 @@ def keep_programs(on: bool = True) -> Path | None:
 
     Returns:
       The folder, or None.
-
-    Example:
-      >>> from hmcl_jax.continual.cache import keep_programs
-      >>> folder = keep_programs()  # doctest: +SKIP
     """
     config: Any = jax.config  # its attributes are made at run time
     if not on or not config.jax_enable_compilation_cache:

@@ -12,10 +12,6 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("classification", "retrieval")
-STEPS = ("epoch", "minibatch")
-ON_BAD = ("stop", "skip")
-SEED_AXES = ("auto", "vmap", "map", "loop")
 LARGEST = 2**31 - 1
 ConfigT = typing.TypeVar("ConfigT")
 
@@ -131,13 +127,13 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         at_least("batch", self.batch, 2)
-        one_of("step", self.step, STEPS)
-        one_of("seed_axis", self.seed_axis, SEED_AXES)
+        one_of("step", self.step, ("epoch", "minibatch"))
+        one_of("seed_axis", self.seed_axis, ("auto", "vmap", "map", "loop"))
         not_negative("weight_decay", self.weight_decay)
         not_negative("entailment_weight", self.entailment_weight)
         positive("kappa", self.kappa)
         positive("device_memory", self.device_memory)
-        one_of("on_bad", self.on_bad, ON_BAD)
+        one_of("on_bad", self.on_bad, ("stop", "skip"))
         if not (np.isfinite(self.spike) and self.spike > 1):
             raise ConfigError(f"spike must be finite and above 1, got spike = {self.spike}.")
         shape = mesh_shape(self.mesh)

@@ -111,16 +111,7 @@ def apply_variant(
 ) -> dict[str, Any]:
     """The tables of a file with those of one variant on top, and without ``variants``.
 
-    Args:
-      table: as :func:`hmcl_jax.continual.config.read_toml` gives it.
-      variant: its name. Default: the one named like the stream, if there is one.
-      stream: instead of the file's.
-
-    Returns:
-      Tables.
-
-    Raises:
-      ConfigError: if there is no such variant.
+    Without the variant's name, it is the one named like the stream, if there is one.
 
     Example:
       >>> from hmcl_jax.continual.experiment import apply_variant

@@ -57,11 +57,6 @@ def load_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
     Raises:
       ConfigError: if the file fails, has no such mapping, or uses a name that is taken.
-
-    Example:
-      >>> from hmcl_jax.continual.plugins import load_methods
-      >>> load_methods("halved.py")  # doctest: +SKIP
-      ('halved',)
     """
     if not Path(path).is_file():
         raise ConfigError(f"A file of methods must be a Python file, got {str(path)!r}.")
@@ -80,11 +75,6 @@ def load_plugin(name: str) -> tuple[str, ...]:
 
     Raises:
       ConfigError: if there is none, or more than one, of that name, or as in :func:`load_methods`.
-
-    Example:
-      >>> from hmcl_jax.continual.plugins import load_plugin
-      >>> load_plugin("halved")  # doctest: +SKIP
-      ('halved',)
     """
     points = importlib.metadata.entry_points(group=GROUP)
     chosen = [point for point in points if point.name == name]

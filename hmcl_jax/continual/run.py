@@ -176,7 +176,7 @@ def run_stream(
         runs: dict[str, RunDirectory] = {}
         if out is not None:  # all, before anything is trained
             folder = Path(out)
-            in_first(lambda: check_neighbours(folder, identities.values()))
+            in_first(lambda: check_neighbours(folder, next(iter(identities.values()))))
             for name, identity in identities.items():
                 opened = open_run(folder / name, identity, resume=resume)
                 runs[name] = stack.enter_context(opened)

@@ -20,7 +20,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,26 +178,25 @@ class RunDirectory:
 # Identities
 
 
-def check_neighbours(out: Path, identities: Iterable[Mapping[str, Any]]) -> None:
+def check_neighbours(out: Path, identity: Mapping[str, Any]) -> None:
     """Refuses a folder that holds runs of another experiment, whatever their method.
 
     Args:
       out: the folder of all runs of an experiment.
-      identities: of runs that are to go into it; their methods and settings may differ.
+      identity: of one of the runs that are to go into it.
     """
-    of_method = {"method": None, "settings": None}
+    asked = _plain(identity)
+    of_method = {key: asked[key] for key in ("method", "settings")}
     for path in sorted(out.glob(f"*/{RUN}")):
         try:
             found = read_identity(path.parent)
         except RunError:
             continue  # opening that run says what is wrong with it
-        for identity in identities:
-            asked = {**_plain(identity), **of_method}
-            if different := diff_identities({**found, **of_method}, asked):
-                raise RunError(
-                    f"{out} holds a run of another experiment, {path.parent.name}: "
-                    f"{'; '.join(different)}. Choose another folder."
-                )
+        if different := diff_identities({**found, **of_method}, asked):
+            raise RunError(
+                f"{out} holds a run of another experiment, {path.parent.name}: "
+                f"{'; '.join(different)}. Choose another folder."
+            )
 
 
 def read_identity(root: Path) -> dict[str, Any]:
@@ -400,10 +399,7 @@ def _raw(leaf: Any) -> Any:
 def _on_host(name: str, leaf: Any) -> np.ndarray:
     if not isinstance(leaf, jax.Array | np.ndarray):
         raise TypeError(f"{name} must be an array, got {leaf!r}; use jnp.asarray(..., dtype).")
-    array = np.asarray(_raw(leaf), order="C")
-    if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
-        raise TypeError(f"{name} must hold numbers, got dtype {array.dtype}.")
-    return array
+    return np.asarray(_raw(leaf), order="C")
 
 
 def _like(array: np.ndarray, like: Any) -> Any:

@@ -150,13 +150,7 @@ def read_runs(
 
 
 def run_names(out: str | os.PathLike[str]) -> list[str]:
-    """The methods of the runs in a folder, without reading them.
-
-    Args:
-      out: the folder, with one folder per method.
-
-    Returns:
-      Names, in the order of ``results.json`` if there is one.
+    """The methods of the runs in a folder, in the order of ``results.json`` if there is one.
 
     Raises:
       RunError: if there is no run.

@@ -85,15 +85,12 @@ def _pad(array: np.ndarray, rows: int, value: int = 0) -> np.ndarray:
 
 
 def _padded_test(task: Task) -> Test:
-    arrays = task.arrays
+    general, specific, pairs = task.pairs("test")
     if task.kind == "classification":
-        general, specific = arrays["prototypes"], arrays["test_features"]
         size = class_capacity(len(general))
-        matches = {"labels": _pad(arrays["test_labels"].astype(np.int32), _rows(len(specific)))}
+        matches = {"labels": _pad(pairs[:, 1], _rows(len(specific)))}
     else:
-        general, specific = arrays["test_general"], arrays["test_specific"]
         size = _rows(len(general))
-        pairs = arrays["test_pairs"].astype(np.int32)
         matches = {"pairs": _pad(pairs, _rows(len(pairs)), -1)}
     return {
         "general": _pad(general, size),
