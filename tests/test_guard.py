@@ -33,42 +33,36 @@ SEEDS = (3, 5, 8)
 
 @dataclasses.dataclass(frozen=True)
 class Poisoned(Method):
-    """Fine-tuning in which something of seed 5 goes bad on one task; by state, not by program."""
+    """Fine-tuning in which something of seed 5 goes bad on the second task."""
 
     where: str = "gradient"
-    task: int = 1
 
-    def state_of(self, index):
-        second = np.arange(len(SEEDS)) == 1
-        hit = second & (index == self.task) & (self.where == "gradient")
-        kept = np.where(second & (index == self.task + 1) & (self.where == "state"), np.inf, 1)
-        return MethodState((), {"hit": jnp.asarray(hit), "kept": jnp.asarray(kept, jnp.float32)})
-
-    def init(self, heads):
-        return self.state_of(0)
+    def init(self, heads, task=0):
+        hit = (np.array(SEEDS) == 5) & (task == 1) & (self.where == "gradient")
+        bad = (np.array(SEEDS) == 5) & (task == 2) & (self.where == "state")
+        kept = np.where(bad, np.inf, 1).astype(np.float32)
+        return MethodState((), {"hit": jnp.asarray(hit), "kept": jnp.asarray(kept)})
 
     def combine(self, gradients, heads, state, num_minibatches, spec):
         text = jnp.where(state.own["hit"], jnp.nan, gradients[0]["text"])
         return {**gradients[0], "text": text}
 
     def end_task(self, state, heads, data):
-        return self.state_of(data.task_index + 1)
+        return self.init(heads, data.task_index + 1)
 
 
-def poisoned(where="gradient"):
-    return Poisoned(where, name="poisoned")
-
-
-def quiet(*arguments, **options):
+def quiet(where, config=None, **options):
+    """The result of a run, and what it warns of."""
+    method = Poisoned(where, name="poisoned")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = run_stream(*arguments, **options)["poisoned"]
+        result = run_stream(STORE, [method], SEEDS, config or CONFIG, **options)["poisoned"]
     return result, [str(w.message) for w in caught if w.category is BadNumbers]
 
 
 @pytest.fixture(scope="module")
 def healthy():
-    return quiet(STORE, [poisoned("nothing")], SEEDS, CONFIG)[0]
+    return quiet("nothing")[0]
 
 
 def assert_others_equal(found, healthy):
@@ -85,9 +79,8 @@ def assert_checkpoints_finite(out):
 
 
 def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
-    arguments = (STORE, [poisoned()], SEEDS, CONFIG)
     with ProgressView(("poisoned",)) as view:
-        found, said = quiet(*arguments, out=tmp_path, listener=view)
+        found, said = quiet("gradient", out=tmp_path, listener=view)
     assert "nan" not in capsys.readouterr().out
     assert said == [
         "poisoned: seed 5 stopped on task 'task2', in epoch 1: the gradient of text was not "
@@ -103,10 +96,11 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
     assert np.isnan(found.details[2][1]["top1"][1])
     assert_checkpoints_finite(tmp_path)
     run = read_runs(tmp_path, STORE)["poisoned"]
-    assert np.isfinite(run.heads(1)["text"]).all()
-    assert np.isnan(run.heads(2)["text"]).all(axis=(1, 2)).tolist() == [False, True, False]
-    assert np.isfinite(run.heads(2)["text"][[0, 2]]).all()
-    again, said = quiet(*arguments, out=tmp_path, resume=True)
+    for finished, expected in ((1, [True, True, True]), (2, [True, False, True])):
+        W = run.heads(finished)["text"]
+        assert np.isfinite(W).all(axis=(1, 2)).tolist() == expected
+        assert np.isfinite(W).any(axis=(1, 2)).tolist() == expected
+    again, said = quiet("gradient", out=tmp_path, resume=True)
     assert not said
     assert again.stopped == found.stopped
     assert np.array_equal(again.scores, found.scores, equal_nan=True)
@@ -124,9 +118,9 @@ def test_a_bad_gradient_stops_one_seed(healthy, tmp_path, capsys):
 
 def test_bad_steps_are_skipped_if_asked(tmp_path):
     config = dataclasses.replace(CONFIG, on_bad="skip")
-    healthy, said = quiet(STORE, [poisoned("nothing")], SEEDS, config)
+    healthy, said = quiet("nothing", config)
     assert not said
-    found, said = quiet(STORE, [poisoned()], SEEDS, config, out=tmp_path)
+    found, said = quiet("gradient", config, out=tmp_path)
     assert said == [
         "poisoned on task 'task2': steps skipped because of gradients that are not finite, by "
         "seed: {5: 2}."
@@ -142,7 +136,7 @@ def test_bad_steps_are_skipped_if_asked(tmp_path):
 
 
 def test_a_bad_state_stops_one_seed(healthy, tmp_path):
-    found, said = quiet(STORE, [poisoned("state")], SEEDS, CONFIG, out=tmp_path)
+    found, said = quiet("state", out=tmp_path)
     assert len(said) == 1
     assert "seed 5 stopped on task 'task2', at its end: the state was not finite" in said[0]
     assert_others_equal(found, healthy)

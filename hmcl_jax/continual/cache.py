@@ -50,12 +50,12 @@ def keep_programs(on: bool = True) -> Path | None:
 
 
 class CompileTime:
-    """Counts the programs that JAX compiles, from the moment it is made.
+    """Counts the programs that JAX needs, from the moment it is made.
 
     Attributes:
-      seconds: spent on compiling, or on loading from the cache.
-      programs: that were needed.
-      kept: those of them that were loaded.
+      seconds: spent on compiling them, or on loading them from the cache.
+      programs: their number.
+      kept: how many of them were loaded.
 
     Example:
       >>> import jax

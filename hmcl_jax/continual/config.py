@@ -60,13 +60,13 @@ def mesh_shape(text: str) -> tuple[int, int]:
       >>> mesh_shape("2x4")
       (2, 4)
     """
-    if not isinstance(text, str) or not re.fullmatch("[1-9][0-9]{0,5}x[1-9][0-9]{0,5}", text):
+    found = re.fullmatch("([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", str(text))
+    if not found:
         raise ConfigError(
             "mesh must be written SEEDxDATA, like 2x4 for eight devices that share seeds among "
             f"two groups and minibatches among the four of each, got mesh = {text!r}."
         )
-    seed, data = text.split("x")
-    return int(seed), int(data)
+    return int(found[1]), int(found[2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +171,6 @@ def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") ->
       default: an instance.
       table: as TOML gives it; tables inside are for dataclasses inside.
       where: path of the table, for messages.
-
-    Returns:
-      A new instance.
 
     Raises:
       ConfigError: for an unknown key, a wrong type or a value out of range.

@@ -26,15 +26,12 @@ def start_processes(
 ) -> None:
     """Joins this process to the others; before anything else is done with JAX.
 
+    Without arguments, they are taken from the environment of the cluster, as far as JAX knows it.
+
     Args:
       coordinator: ``HOST:PORT`` of process 0, on a port that is free there.
       processes: how many there are.
       process_id: number of this one, from 0.
-
-    Without all three, they are taken from the environment of the cluster, as far as JAX knows it.
-
-    Raises:
-      ConfigError: if some are missing or wrong, or if JAX finds no cluster or no coordinator.
     """
     # JAX would wait for minutes, or end the process.
     if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
@@ -60,13 +57,7 @@ def is_first() -> bool:
 
 
 def in_all(action: Callable[[], Result]) -> Result:
-    """Does something in every process; if it fails in one, it fails in all.
-
-    Example:
-      >>> from hmcl_jax.continual.distributed import in_all
-      >>> in_all(lambda: 2 + 2)
-      4
-    """
+    """Does something in every process; if it fails in one, it fails in all."""
     if jax.process_count() == 1:
         return action()
     try:

@@ -46,16 +46,13 @@ class DamagedStep(RuntimeWarning):
 def open_run(
     path: str | os.PathLike[str], identity: Mapping[str, Any], *, resume: bool
 ) -> Iterator["RunDirectory"]:
-    """Opens the directory of a run, a new one or one to resume; others are locked out.
+    """Opens the directory of a run, makes it if there is none, and locks other processes out.
 
     Args:
-      path: the directory; made if there is none.
+      path: the directory.
       identity: plain data that tells this run from others: config, method, seeds, order of the
         tasks, fingerprint of the store.
       resume: whether an existing run is resumed. If there is none, it starts.
-
-    Yields:
-      The run directory.
 
     Raises:
       RunError: if there is a run and `resume` is False, if it is another run, if another process
@@ -99,9 +96,6 @@ class RunDirectory:
           finished: number of finished tasks.
           state: pytree of arrays; these may be typed PRNG keys or of no size.
           record: plain data about the task, such as scores and times; NaN is allowed.
-
-        Raises:
-          RunError: if writing fails, as on a full disk. Earlier tasks are never touched.
         """
         arrays = {name: _on_host(name, leaf) for name, leaf in _named(state).items()}
         leaves = _described(arrays)
@@ -131,19 +125,13 @@ class RunDirectory:
         in_all(write)
 
     def restore(self, template: Callable[[int], Any]) -> tuple[Any, list[dict[str, Any]]]:
-        """The newest checkpoint that is whole; warns of newer ones that are damaged.
+        """The state at the newest whole checkpoint, and the records of its tasks.
+
+        Before the first there are None and no records. Warns of newer checkpoints that are damaged.
 
         Args:
           template: gives a pytree like the state after so many tasks. In the place of its NumPy
             arrays come NumPy arrays, for all others JAX arrays.
-
-        Returns:
-          The state, exactly as it was saved, and the records of the finished tasks; None and no
-          records before the first.
-
-        Raises:
-          RunError: if all checkpoints are damaged, or if the template has other leaves, shapes or
-            dtypes.
         """
         errors = []
         for finished in sorted(_steps(self.root), reverse=True):

@@ -62,9 +62,6 @@ class SavedRun:
 
         Args:
           finished: in the first so many tasks. Default: all that are finished.
-
-        Raises:
-          RunError: if the record of a task is damaged.
         """
         finished = self.finished if finished is None else finished
         records = [read_record(self.path, number) for number in range(1, finished + 1)]
