@@ -62,7 +62,7 @@ def in_all(action: Callable[[], Result]) -> Result:
         return action()
     try:
         result = action()
-    except Exception:
+    except Exception:  # the others wait until they hear of it
         multihost_utils.process_allgather(np.array(True))
         raise
     failed = multihost_utils.process_allgather(np.array(False))

@@ -174,7 +174,7 @@ def run_stream(
     stream = Stream(store, tasks, config, options.get("listener"))
     with contextlib.ExitStack() as stack:
         runs: dict[str, RunDirectory] = {}
-        if out is not None:  # all, before anything is trained
+        if out is not None:  # all of them are opened before anything is trained
             folder = Path(out)
             in_first(lambda: check_neighbours(folder, next(iter(identities.values()))))
             for name, identity in identities.items():
@@ -262,7 +262,7 @@ class MethodRun:
             tell(Event("task", name, task, index, len(tasks)))
             record = self._learn_task(index)
             self._add(record)
-            if directory is not None:
+            if directory is not None:  # before the listener hears of it, which may stop the run
                 directory.save(index + 1, self._saved(index + 1), record)
             means = self._means(record)
             tell(Event("scores", name, task, index + 1, len(tasks), self.scores.copy(), means))
@@ -357,8 +357,9 @@ class MethodRun:
             return self._saved(finished)
 
         saved, records = directory.restore(template)
+        if not records:
+            return
         for record in records:
             self._add(record)
-        if records:
-            stopped = tuple(one for record in records for one in load_stopped(record["stopped"]))
-            self.carried = Carried(saved["heads"], saved.get("opt_state"), saved["state"], stopped)
+        stopped = tuple(one for record in records for one in load_stopped(record["stopped"]))
+        self.carried = Carried(saved["heads"], saved.get("opt_state"), saved["state"], stopped)

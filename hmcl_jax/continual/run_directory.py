@@ -243,6 +243,7 @@ def _claim(root: Path, lock: filelock.BaseFileLock, identity: dict[str, Any], re
                     f"{there} is not empty and holds no {RUN}, but {min(foreign).name!r}; "
                     "choose another directory with --out."
                 )
+        # Only now: the file of the lock would be left among the files of something else.
         root.mkdir(parents=True, exist_ok=True)
         lock.acquire()
         if not file.exists():

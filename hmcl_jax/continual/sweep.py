@@ -64,7 +64,8 @@ def run_sweep(
     tasks = check_order(store, order)
     store.validate()
     sweepable = methods[0].sweepable
-    groups: dict[str, list[int]] = {}  # points that differ in sweepable settings alone
+    # Other settings are constants of the compiled programs, so points with the same share one run.
+    groups: dict[str, list[int]] = {}
     for number, method in enumerate(methods):
         fixed = [(k, v) for k, v in method.described().items() if k not in sweepable]
         groups.setdefault(repr(fixed), []).append(number)
