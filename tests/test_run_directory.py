@@ -267,7 +267,7 @@ def test_a_full_disk_loses_nothing(path):
 LEARNER = """
 import sys
 from run_directories import newest, resumed
-from test_checkpoint import first, train
+from test_run_directory import first, train
 
 with resumed(sys.argv[1]) as run:
     done, state = newest(run, first())
