@@ -110,9 +110,3 @@ def test_every_epoch_is_logged_however_seeds_and_features_are_laid_out():
     assert not np.any(first["defect_before"])
     assert np.all(np.array(last["defect_before"]) > 0)
     assert (np.array(last["anchor_distance"]) <= np.array(last["anchor_bound"])).all()
-
-
-def test_steps_of_minibatches_have_no_bound():
-    metrics = second_task({"variant": "mr"}, dataclasses.replace(ONE, step="minibatch"))[2]
-    assert "anchor_distance" in metrics
-    assert "anchor_bound" not in metrics
