@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -27,14 +26,13 @@ class Runs:
         made = synthetic_stream(tasks=TASKS, classes=4, dimension=8, train=40, test=20)
         write_store(self.store, made.tasks, name="s", backbone="b", K=made.K, tau=made.tau)
         self.whole = folder / "whole"
-        start = time.monotonic()
         for out in (folder / "first", self.whole):  # the first compiles
             start = time.monotonic()
             done = self.finish(self.start(out))
             assert done == (0, ""), done
         self.seconds = time.monotonic() - start
 
-    def start(self, out, before=None):
+    def start(self, out):
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "hmcl_jax", "run", "--stream", str(self.store)),
@@ -51,7 +49,6 @@ class Runs:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=before,
         )
 
     def finish(self, process):
@@ -74,8 +71,11 @@ def runs(tmp_path_factory):
 
 
 def results(out):
+    """Scores, losses and details of a run, and the digest of its last checkpoint."""
     found = json.loads((out / "results.json").read_text("utf8"))["methods"]["hmcl_ca"]
-    return [found[key] for key in ("scores", "losses", "details")]
+    last = out / "hmcl_ca" / "steps" / str(TASKS) / "_CHECKPOINT_METADATA"
+    digest = json.loads(last.read_text("utf8"))["custom_metadata"]["sha256"]
+    return [*(found[key] for key in ("scores", "losses", "details")), digest]
 
 
 def assert_ends_equal(runs, out):
@@ -86,10 +86,12 @@ def assert_ends_equal(runs, out):
     assert results(out) == results(runs.whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_signal_at_any_moment(runs, tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGKILL, 20), (signal.SIGTERM, 4), (signal.SIGINT, 4)]
+)
+def test_a_signal_at_any_moment(runs, tmp_path, number, times):
     chance = random.Random(int(number))
-    for _ in range(4):
+    for _ in range(times):
         process = runs.start(tmp_path / "out")
         time.sleep(chance.uniform(0.2, 1) * runs.seconds)
         process.send_signal(number)
@@ -99,18 +101,7 @@ def test_a_signal_at_any_moment(runs, tmp_path, number):
     assert_ends_equal(runs, tmp_path / "out")
 
 
-@pytest.mark.parametrize("size", [2048, 8192])
-def test_a_full_disk(runs, tmp_path, size):
-    runs.partial(tmp_path / "out", 1)
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))  # noqa: E731
-    code, error = runs.finish(runs.start(tmp_path / "out", limit))
-    assert code == 1
-    assert "resume" in error
-    assert_ends_equal(runs, tmp_path / "out")
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["flipped", "truncated"])
 def test_a_damaged_checkpoint_is_never_used(runs, tmp_path, kind, seed):
     chance = random.Random(seed)
@@ -132,13 +123,4 @@ def test_a_second_process_is_refused(runs, tmp_path):
     code, error = runs.finish(runs.start(tmp_path / "out"))
     assert code == 0 or "wait for it" in error
     assert runs.finish(first)[0] == 0
-    assert_ends_equal(runs, tmp_path / "out")
-
-
-def test_a_store_that_is_gone_is_named(runs, tmp_path):
-    runs.partial(tmp_path / "out", 1)
-    away = runs.store.rename(runs.store.with_name("away"))
-    code, error = runs.finish(runs.start(tmp_path / "out"))
-    away.rename(runs.store)
-    assert (code, "--stream must be" in error) == (1, True)
     assert_ends_equal(runs, tmp_path / "out")

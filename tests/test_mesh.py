@@ -296,7 +296,7 @@ def test_refused_meshes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("host:1", 2, None), "--process-id is missing"),
+        (("host:1", 2, None), "could not be joined: .*--process-id I"),
         (("host", 2, 0), "--coordinator must be HOST:PORT, got 'host'"),
         (("host:1", 2, 2), "below --processes, got --process-id 2 --processes 2"),
         ((None, None, None), "could not be joined: .*--coordinator HOST:PORT"),

@@ -1,4 +1,4 @@
-"""Methods of the user's own, and the variants of a config."""
+"""Methods of the user's own: of a file, and of an installed package."""
 
 import sys
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hmcl_jax.continual import ConfigError, TrainConfig, run_stream
-from hmcl_jax.continual.experiment import apply_variant, read_experiment
+from hmcl_jax.continual.experiment import read_experiment
 from hmcl_jax.continual.methods import METHODS, list_methods, make_method
 from hmcl_jax.continual.plugins import is_users, load_methods, load_plugin
 from hmcl_jax.data.synthetic import synthetic_stream
@@ -28,27 +28,8 @@ class Still(Method):
 
 METHODS = {"still": Entry(Still(share=0.0), "no gradient at all", "0", "-")}
 """
-CONFIG = """
-order = "seq2"
-[paper]
-title = "a title"
-[methods.vanilla]
-[methods.hmcl_mr]
-beta = 0.1
-[variants.small]
-train.batch = 64
-[variants.small.methods.hmcl_mr]
-variance = 0.5
-[variants.pocket.methods.ewc]
-"""
 
-
-@pytest.fixture(autouse=True)
-def known_methods():
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
+pytestmark = pytest.mark.usefixtures("known_methods")
 
 
 def write(tmp_path, text):
@@ -72,12 +53,15 @@ def test_a_method_of_a_file_runs_like_any_other(tmp_path):
     [
         ("x = 1", "must have METHODS = {name: Entry"),
         ("METHODS = {'a b': 1}", "letters, digits"),
-        ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry, got one of int"),
+        (
+            "METHODS = {'mine': 1}",
+            r"METHODS\['mine'\] must be an Entry of a Method, got one of int",
+        ),
         ("1 / 0", "mine.py failed: ZeroDivisionError"),
         ("def", "mine.py failed: SyntaxError"),
         ("import sys; sys.exit()", "mine.py failed: SystemExit"),
-        (FILE.replace("Still(share=0.0)", "None"), "must hold a Method, got one of NoneType"),
-        (FILE.replace("Still(share=0.0)", "Still"), "must hold a Method, got one of type"),
+        (FILE.replace("Still(share=0.0)", "None"), "of a Method, got one of NoneType"),
+        (FILE.replace("Still(share=0.0)", "Still"), "of a Method, got one of type"),
         (FILE.replace('"still"', '"EWC"'), "'EWC' is a method already"),
         (FILE.replace("share=0.0", "share=2.0"), "still cannot be made: .*share is too large"),
         (FILE.replace("share=0.0", "share=float('nan')"), "only what JSON has: ValueError"),
@@ -102,12 +86,9 @@ def test_a_gradient_of_another_shape_is_refused(tmp_path):
         run_stream(store, ["still"], [0], TrainConfig(batch=16))
 
 
-def test_an_interrupt_is_no_fault_of_the_file(tmp_path):
+def test_the_users_own_code_is_named_or_left_alone(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         load_methods(write(tmp_path, "raise KeyboardInterrupt"))
-
-
-def test_settings_that_the_method_refuses(tmp_path):
     load_methods(write(tmp_path, FILE))
     with pytest.raises(ConfigError, match=r"methods\.still: .*share is too large"):
         make_method("still", {"share": 2.0})
@@ -141,23 +122,6 @@ def test_an_entry_point_is_loaded_only_when_it_is_named(installed):
         load_plugin("broken")
     with pytest.raises(ConfigError, match=r"got 'clam', of which there are 0; installed: .*calm"):
         load_plugin("clam")
-
-
-def test_a_variant_lies_on_top_of_its_file(tmp_path):
-    path = tmp_path / "config.toml"
-    path.write_text(CONFIG)
-    found = read_experiment(path, variant="small", stream="somewhere")
-    assert found.methods == ("vanilla", "hmcl_mr")
-    assert found.settings["hmcl_mr"] == {"beta": 0.1, "variance": 0.5}
-    assert (found.train.batch, found.order, found.stream) == (64, "seq2", "somewhere")
-    own = read_experiment(path)  # the embedded stream is the default, and has a variant
-    assert own.methods == ("vanilla", "hmcl_mr", "ewc")
-    assert own.train.batch == 1024
-    assert read_experiment(path, stream="elsewhere").methods == ("vanilla", "hmcl_mr")
-    with pytest.raises(ConfigError, match=r"one of the file's \(small, pocket\), got 'large'"):
-        read_experiment(path, variant="large")
-    with pytest.raises(ConfigError, match=r"variants must be tables \[variants.NAME\], got 3"):
-        apply_variant({"variants": 3})
 
 
 def test_other_code_is_another_run(tmp_path):

@@ -7,7 +7,7 @@ from hmcl_jax.continual.health import BadNumbers, Stopped
 from hmcl_jax.continual.learner import Carried, Learned, Setting, learn_task
 from hmcl_jax.continual.method import Method, MethodState
 from hmcl_jax.continual.methods import METHODS, make_method
-from hmcl_jax.continual.run import Event, StreamResult, run_stream
+from hmcl_jax.continual.run import Event, RunOptions, StreamResult, run_stream
 from hmcl_jax.continual.run_reader import SavedRun, read_runs
 from hmcl_jax.continual.sweep import run_sweep
 
@@ -22,6 +22,7 @@ __all__ = [
     "Method",
     "MethodState",
     "RunError",
+    "RunOptions",
     "SavedRun",
     "Schedule",
     "Setting",

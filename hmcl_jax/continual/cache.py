@@ -1,21 +1,18 @@
 """Compiled programs kept from run to run by JAX's own persistent compilation cache."""
 
-import logging
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import jax
 
-# Programs that compile faster than this are not kept: they are many, and gain little.
-LEAST_SECONDS = 0.05
+LEAST_SECONDS = 0.05  # programs that compile faster are many, and gain little
 # Bytes; what was not used for longest goes first. Low, because JAX looks at every program that is
 # there whenever it writes one. A stream takes about 1 MiB.
 LIMIT = 64 * 2**20
 COMPILED = "/jax/core/compile/backend_compile_duration"  # includes loading from the cache
 LOADED = "/jax/compilation_cache/cache_retrieval_time_sec"
-
-logger = logging.getLogger(__name__)
 
 
 def keep_programs(on: bool = True) -> Path | None:
@@ -23,8 +20,8 @@ def keep_programs(on: bool = True) -> Path | None:
 
     In the folder that ``JAX_COMPILATION_CACHE_DIR`` names; else in ``hmcl_jax/programs`` of the
     user's cache (``$XDG_CACHE_HOME`` or ``~/.cache``), which is held below 64 MiB.
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off. If the folder cannot be used, a warning
-    says why, and nothing is kept.
+    ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off. If the folder cannot be used, JAX warns,
+    and nothing is kept.
 
     The files in the folder are executed: whoever can write to it can run code as you. It is made
     for its owner alone (mode 0700); do not share it with people you do not trust.
@@ -34,39 +31,31 @@ def keep_programs(on: bool = True) -> Path | None:
 
     Returns:
       The folder, or None.
-
-    Example:
-      >>> from hmcl_jax.continual.cache import keep_programs
-      >>> folder = keep_programs()  # doctest: +SKIP
     """
     config: Any = jax.config  # its attributes are made at run time
-    given, on = config.jax_compilation_cache_dir, on and config.jax_enable_compilation_cache
-    if on and not given:
-        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(caches) / "hmcl_jax" / "programs"
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            logger.warning("Compiled programs are not kept in %s: %s", folder, error)
-            on = False
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_compilation_cache_max_size", LIMIT)
-    if not on:
-        jax.config.update("jax_enable_compilation_cache", False)
+    if not on or not config.jax_enable_compilation_cache:
+        config.update("jax_enable_compilation_cache", False)
         return None
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
-    return Path(given or folder)
+        config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    if not config.jax_compilation_cache_dir:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = caches / "hmcl_jax" / "programs"
+        with contextlib.suppress(OSError):  # JAX warns when it uses the folder
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        config.update("jax_compilation_cache_dir", str(folder))
+        config.update("jax_compilation_cache_max_size", LIMIT)
+    return Path(config.jax_compilation_cache_dir)
 
 
 class CompileTime:
-    """Counts the programs that JAX compiles, from the moment it is made.
+    """Counts the programs that JAX needs, from the moment it is made.
 
     Attributes:
-      seconds: spent on compiling, or on loading from the cache.
-      programs: that were needed.
-      kept: those of them that were loaded.
+      seconds: spent on compiling them, or on loading them from the cache.
+      programs: their number.
+      kept: how many of them were loaded.
 
     Example:
       >>> import jax
@@ -81,8 +70,7 @@ class CompileTime:
         self.seconds, self.programs, self.kept = 0.0, 0, 0
         jax.monitoring.register_event_duration_secs_listener(self._add)
 
-    def _add(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        del kwargs
+    def _add(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILED:
             self.seconds += duration_secs
             self.programs += 1

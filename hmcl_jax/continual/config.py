@@ -1,5 +1,6 @@
 """Settings of a run: frozen dataclasses, read from TOML; unknown keys are refused."""
 
+import contextlib
 import dataclasses
 import re
 import tomllib
@@ -11,10 +12,6 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("classification", "retrieval")
-STEPS = ("epoch", "minibatch")
-ON_BAD = ("stop", "skip")
-SEED_AXES = ("auto", "vmap", "map", "loop")
 LARGEST = 2**31 - 1
 ConfigT = typing.TypeVar("ConfigT")
 
@@ -63,13 +60,13 @@ def mesh_shape(text: str) -> tuple[int, int]:
       >>> mesh_shape("2x4")
       (2, 4)
     """
-    if not isinstance(text, str) or not re.fullmatch("[1-9][0-9]{0,5}x[1-9][0-9]{0,5}", text):
+    found = re.fullmatch("([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", str(text))
+    if not found:
         raise ConfigError(
             "mesh must be written SEEDxDATA, like 2x4 for eight devices that share seeds among "
             f"two groups and minibatches among the four of each, got mesh = {text!r}."
         )
-    seed, data = text.split("x")
-    return int(seed), int(data)
+    return int(found[1]), int(found[2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +127,13 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         at_least("batch", self.batch, 2)
-        one_of("step", self.step, STEPS)
-        one_of("seed_axis", self.seed_axis, SEED_AXES)
+        one_of("step", self.step, ("epoch", "minibatch"))
+        one_of("seed_axis", self.seed_axis, ("auto", "vmap", "map", "loop"))
         not_negative("weight_decay", self.weight_decay)
         not_negative("entailment_weight", self.entailment_weight)
         positive("kappa", self.kappa)
         positive("device_memory", self.device_memory)
-        one_of("on_bad", self.on_bad, ON_BAD)
+        one_of("on_bad", self.on_bad, ("stop", "skip"))
         if not (np.isfinite(self.spike) and self.spike > 1):
             raise ConfigError(f"spike must be finite and above 1, got spike = {self.spike}.")
         shape = mesh_shape(self.mesh)
@@ -160,21 +157,11 @@ class TrainConfig:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return _check_size(tomllib.loads(Path(path).read_text("utf8")))
+        return tomllib.loads(Path(path).read_text("utf8"))
     except OSError as error:
         raise ConfigError(f"config = {str(path)!r} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"config = {str(path)!r} is not TOML: {error}.") from error
-
-
-def _check_size(tree: Any) -> Any:
-    """Refuses whole numbers of more than 64 bits, which TOML does not have."""
-    if isinstance(tree, dict | list):
-        for value in tree.values() if isinstance(tree, dict) else tree:
-            _check_size(value)
-    elif isinstance(tree, int) and tree.bit_length() > 63:
-        raise ValueError(f"a whole number has {tree.bit_length()} bits")
-    return tree
 
 
 def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") -> ConfigT:
@@ -184,9 +171,6 @@ def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") ->
       default: an instance.
       table: as TOML gives it; tables inside are for dataclasses inside.
       where: path of the table, for messages.
-
-    Returns:
-      A new instance.
 
     Raises:
       ConfigError: for an unknown key, a wrong type or a value out of range.
@@ -201,16 +185,15 @@ def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") ->
         raise ConfigError(f"{where or 'The config'} must be a table, got {table!r}.")
     # Fields of a method that are no settings cannot be set by a table.
     settings = [f.name for f in dataclasses.fields(default) if f.metadata.get("setting", True)]  # type: ignore[arg-type]
-    all_hints = typing.get_type_hints(type(default))
-    hints = {name: all_hints[name] for name in settings}
+    hints = typing.get_type_hints(type(default))
     changes = {}
     for key, value in table.items():
         path = f"{where}.{key}" if where else key
-        if key not in hints:
-            known = f"known are {', '.join(sorted(hints))}" if hints else "there are none"
+        if key not in settings:
+            known = f"known are {', '.join(sorted(settings))}" if settings else "there are none"
             raise ConfigError(f"{path} is not a setting; {known}.")
         old = getattr(default, key)
-        if dataclasses.is_dataclass(old) and not isinstance(old, type):
+        if dataclasses.is_dataclass(old):
             changes[key] = from_mapping(old, value, path)
         else:
             changes[key] = _as_type(path, value, hints[key])
@@ -221,13 +204,13 @@ def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") ->
 
 
 def _as_type(path: str, value: Any, wanted: Any) -> Any:
-    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-    for kind in options:
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if float in kinds and isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # a whole number beyond the range of floats
             return float(value)
-        if type(value) is kind:
-            return value
-    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in options)
+    if type(value) in kinds:
+        return value
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
     raise ConfigError(f"{path} must be of type {names}, got {value!r}.")
 
 
@@ -244,7 +227,7 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not all(parts):
         raise ConfigError(f"A setting is written section.key=value, got {text!r}.")
     try:
-        found = _check_size(tomllib.loads(f"value = {value}")["value"])
+        found = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         found = value.strip()
     except (ValueError, RecursionError) as error:
@@ -258,8 +241,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables, those of `over` on top."""
     merged = dict(base)
     for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = merge(merged[key], value)
-        else:
-            merged[key] = value
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
     return merged

@@ -6,6 +6,7 @@ done through :func:`in_all`, so that none waits for one that has gone.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,32 +26,21 @@ def start_processes(
 ) -> None:
     """Joins this process to the others; before anything else is done with JAX.
 
+    Without arguments, they are taken from the environment of the cluster, as far as JAX knows it.
+
     Args:
       coordinator: ``HOST:PORT`` of process 0, on a port that is free there.
       processes: how many there are.
       process_id: number of this one, from 0.
-
-    Without all three, they are taken from the environment of the cluster, as far as JAX knows it.
-
-    Raises:
-      ConfigError: if some are missing or wrong, or if JAX finds no cluster or no coordinator.
     """
-    given = {"coordinator": coordinator, "processes": processes, "process-id": process_id}
-    missing = [f"--{name}" for name, value in given.items() if value is None]
-    if missing and len(missing) < len(given):
+    # JAX would wait for minutes, or end the process.
+    if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
+        raise ConfigError(f"--coordinator must be HOST:PORT, got {coordinator!r}.")
+    if None not in (processes, process_id) and process_id not in range(processes or 0):
         raise ConfigError(
-            f"--coordinator, --processes and --process-id go together; {', '.join(missing)} "
-            "is missing."
+            "--process-id must be at least 0 and below --processes, "
+            f"got --process-id {process_id} --processes {processes}."
         )
-    if coordinator is not None and processes is not None and process_id is not None:
-        host, _, port = coordinator.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(f"--coordinator must be HOST:PORT, got {coordinator!r}.")
-        if not 0 <= process_id < processes:
-            raise ConfigError(
-                "--process-id must be at least 0 and below --processes, "
-                f"got --process-id {process_id} --processes {processes}."
-            )
     try:
         jax.distributed.initialize(coordinator, processes, process_id)
     except (RuntimeError, ValueError, OSError) as error:
@@ -67,26 +57,18 @@ def is_first() -> bool:
 
 
 def in_all(action: Callable[[], Result]) -> Result:
-    """Does something in every process; if it fails in one, it fails in all.
-
-    Example:
-      >>> from hmcl_jax.continual.distributed import in_all
-      >>> in_all(lambda: 2 + 2)
-      4
-    """
-    result, failure = None, None
+    """Does something in every process; if it fails in one, it fails in all."""
+    if jax.process_count() == 1:
+        return action()
     try:
         result = action()
-    except Exception as error:
-        failure = error
-    if jax.process_count() > 1:
-        failed = multihost_utils.process_allgather(np.array(failure is not None))
-        if failure is None and failed.any():
-            number = int(np.argmax(failed))
-            raise RunError(f"process {number} stopped; its output says why.")
-    if failure is not None:
-        raise failure
-    return result  # type: ignore[return-value]
+    except Exception:  # the others wait until they hear of it
+        multihost_utils.process_allgather(np.array(True))
+        raise
+    failed = multihost_utils.process_allgather(np.array(False))
+    if failed.any():
+        raise RunError(f"process {np.argmax(failed)} stopped; its output says why.")
+    return result
 
 
 def in_first(action: Callable[[], Result]) -> Result | None:
@@ -112,14 +94,11 @@ def check_same(arguments: Any) -> None:
     """Refuses processes that were started with different arguments, which are plain data."""
     text = json.dumps(arguments, sort_keys=True)
     digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-
-    def compare() -> None:
-        try:
-            multihost_utils.assert_equal(digest)
-        except AssertionError as error:
-            raise ConfigError(
-                f"Process {jax.process_index()} was started with different arguments from process "
-                "0. Start every process with the same stream, methods, seeds and settings."
-            ) from error
-
-    in_all(compare)
+    message = (
+        f"Process {jax.process_index()} was started with different arguments from process 0. "
+        "Start every process with the same stream, methods, seeds and settings."
+    )
+    try:
+        in_all(lambda: multihost_utils.assert_equal(digest, message))
+    except AssertionError as error:
+        raise ConfigError(message) from error

@@ -25,7 +25,7 @@ DEFAULT_METHODS = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation")
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What ``run_stream`` is asked to do.
+    """What ``hmcl run`` is asked to do.
 
     Attributes:
       stream: ``"pocket"``, or the path of a store.
@@ -90,24 +90,17 @@ def read_experiment(
     for key in table:
         if key not in known:
             raise ConfigError(f"{key} is not a setting; known are {', '.join(known)}.")
-    settings = table.get("methods", {})
-    if not isinstance(settings, Mapping) or not all(
-        isinstance(value, Mapping) for value in settings.values()
-    ):
-        raise ConfigError(f"methods must be tables [methods.NAME], got {settings!r}.")
-    names = tuple(methods if methods is not None else (listed or DEFAULT_METHODS))
-    check_methods(names, settings)
     for key in ("stream", "order"):
         if not isinstance(table.get(key, ""), str):
             raise ConfigError(f"{key} must be a name or a path, got {table[key]!r}.")
-    seeds = table.get("seeds", SEEDS)
-    if not isinstance(seeds, list | tuple):
-        raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
+    settings = _tables("methods", table.get("methods", {}))
+    names = tuple(methods if methods is not None else (listed or DEFAULT_METHODS))
+    check_methods(names, settings)
     return Experiment(
         stream=table.get("stream", "pocket"),
         methods=names,
         settings=settings,
-        seeds=check_seeds(seeds),
+        seeds=check_seeds(table.get("seeds", SEEDS)),
         order=table.get("order", "canonical"),
         train=from_mapping(TrainConfig(), table.get("train", {}), "train"),
     )
@@ -118,16 +111,7 @@ def apply_variant(
 ) -> dict[str, Any]:
     """The tables of a file with those of one variant on top, and without ``variants``.
 
-    Args:
-      table: as :func:`hmcl_jax.continual.config.read_toml` gives it.
-      variant: its name. Default: the one named like the stream, if there is one.
-      stream: instead of the file's.
-
-    Returns:
-      Tables.
-
-    Raises:
-      ConfigError: if there is no such variant.
+    Without the variant's name, it is the one named like the stream, if there is one.
 
     Example:
       >>> from hmcl_jax.continual.experiment import apply_variant
@@ -136,38 +120,33 @@ def apply_variant(
       {'order': 'seq2', 'train': {'batch': 64}}
     """
     base = {key: value for key, value in table.items() if key != "variants"}
-    variants = table.get("variants", {})
-    if not isinstance(variants, Mapping) or not all(
-        isinstance(value, Mapping) for value in variants.values()
-    ):
-        raise ConfigError(f"variants must be tables [variants.NAME], got {variants!r}.")
+    variants = _tables("variants", table.get("variants", {}))
     if variant is None:
         name = base.get("stream", "pocket") if stream is None else stream
-        return merge(base, variants.get(name, {}) if isinstance(name, str) else {})
+        return merge(base, variants.get(str(name), {}))
     if variant not in variants:
         known = ", ".join(variants) or "none"
         raise ConfigError(f"variant must be one of the file's ({known}), got {variant!r}.")
     return merge(base, variants[variant])
 
 
+def _tables(key: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping) or not all(isinstance(t, Mapping) for t in value.values()):
+        raise ConfigError(f"{key} must be tables by name, got {value!r}.")
+    return value
+
+
 def read_order(order: str, known: Sequence[str]) -> str | list[str]:
     """The name of an order, or the tasks that a file names, one per line."""
     if order in known:
         return order
-    path = Path(order)
     try:
-        there = path.is_file()
-    except OSError:  # a name that is too long
-        there = False
-    if not there:
+        lines = Path(order).read_text("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or NUL in the name
         raise ConfigError(
             f"order must be one of {', '.join(known)}, or a file with one task per line, "
-            f"got order = {order!r}."
-        )
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"order = {order!r} cannot be read: {error}.") from error
+            f"got order = {order!r}: {error}."
+        ) from error
     names = (line.strip() for line in lines)
     return [name for name in names if name and not name.startswith("#")]
 
@@ -176,13 +155,12 @@ def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     """Refuses seeds that are none, occur twice or are negative."""
     if isinstance(seeds, str) or not isinstance(seeds, Sequence):
         raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
-    found = tuple(seeds)
-    for seed in found:
+    for seed in seeds:
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
             raise ConfigError(f"seeds must be whole numbers of at least 0, got {seed!r}.")
-    if not found or len(set(found)) != len(found):
-        raise ConfigError(f"seeds must be at least one, each once, got {list(found)}.")
-    return tuple(int(seed) for seed in found)
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds must be at least one, each once, got {list(seeds)}.")
+    return tuple(int(seed) for seed in seeds)
 
 
 def check_methods(
@@ -191,21 +169,18 @@ def check_methods(
     """The methods, each once, with settings in range."""
     if isinstance(methods, str):
         raise ConfigError(f"methods must be a list of names, got the string {methods!r}.")
-    for name, table in settings.items():
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"settings of {name!r} must be a mapping, got {table!r}.")
+    # Also of methods that are not used, because their names or settings may be mistyped.
+    made = {name: make_method(name, table) for name, table in _tables("settings", settings).items()}
     found = [
-        method if isinstance(method, Method) else make_method(method, settings.get(method))
-        for method in methods
+        each if isinstance(each, Method) else made.get(each) or make_method(each)
+        for each in methods
     ]
-    names = [method.name for method in found]
     for method in found:
         check_name(method.name)
         method.check()
+    names = [method.name for method in found]
     if not names or len({name.lower() for name in names}) != len(names):
         raise ConfigError(f"methods must be at least one, each once, got {names}.")
-    for name in settings:
-        make_method(name, settings[name])  # refuses unknown methods and settings, used or not
     return found
 
 

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr
 
 from hmcl_jax.continual.config import TrainConfig
 from hmcl_jax.continual.guard import GuardState
 from hmcl_jax.continual.method import Heads
-
-QUANTITIES = ("loss", "gradient", "step", "head", "state")
 
 
 class BadNumbers(RuntimeWarning):
@@ -51,60 +50,26 @@ class Stopped:
     def __str__(self) -> str:
         when = f"in epoch {self.epoch}" if self.epoch else "at its end"
         what = f"{self.quantity} of {', '.join(self.modalities)}" if self.modalities else "state"
-        spike = self.quantity == "loss" and self.value is not None
         how = "was too large" if self.quantity == "head" else "was not finite"
-        how = f"rose to {self.value:.4g}" if spike else how
+        if self.quantity == "loss" and self.value is not None:
+            how = f"rose to {self.value:.4g}"
         return f"seed {self.seed} stopped on task {self.task!r}, {when}: the {what} {how}"
 
 
-def read_stopped(
-    name: str, found: Any, seeds: Sequence[int], tasks: Sequence[str]
-) -> tuple[Stopped, ...]:
-    """Reports as they are kept in files.
-
-    Args:
-      name: of the list, for messages.
-      found: a list of tables, of :func:`dataclasses.asdict`.
-      seeds: of the run.
-      tasks: names of its tasks.
+def load_stopped(found: Any, name: str = "stopped") -> tuple[Stopped, ...]:
+    """Reports from the tables that :func:`dataclasses.asdict` has made of them.
 
     Raises:
-      ValueError: if these are no reports on that run.
+      ValueError: with the name of the list, if these are no such tables.
     """
     try:
-        stopped = tuple(Stopped(**{**one, "modalities": tuple(one["modalities"])}) for one in found)
-        # Records of tasks are read with NaN for null.
-        stopped = tuple(
-            dataclasses.replace(one, value=None) if one.value != one.value else one
-            for one in stopped
-        )
+        return tuple(Stopped(**{**one, "modalities": tuple(one["modalities"])}) for one in found)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name} must be a list of reports on seeds ({error!r})") from error
-    for one in stopped:
-        if type(one.seed_index) is not int or not 0 <= one.seed_index < len(seeds):
-            raise ValueError(f"{name} must name indices of seeds, got {one.seed_index!r}")
-        fits = {
-            "seed": one.seed == seeds[one.seed_index],
-            "task": isinstance(one.task, str) and one.task in tasks,
-            "epoch": type(one.epoch) is int and one.epoch >= 0,
-            "quantity": isinstance(one.quantity, str) and one.quantity in QUANTITIES,
-            "modalities": all(isinstance(m, str) and m.isprintable() for m in one.modalities),
-            "value": one.value is None or (type(one.value) is float and np.isfinite(one.value)),
-        }
-        if wrong := [key for key, right in fits.items() if not right]:
-            got = f"{getattr(one, wrong[0])!r:.60}"
-            raise ValueError(f"{name} must be of this run, got {wrong[0]} {got}")
-    return stopped
 
 
 class Vitals(NamedTuple):
-    """What is looked at after a task.
-
-    Attributes:
-      guard: state of the guard, with a seed axis.
-      losses: per seed and epoch.
-      heads: after the task.
-    """
+    """What is examined after a task: the guard's state, losses per seed and epoch, and heads."""
 
     guard: GuardState
     losses: np.ndarray
@@ -118,100 +83,84 @@ def find_stopped(
     modalities: tuple[str, ...],
     config: TrainConfig,
 ) -> list[Stopped]:
-    """Which seeds are to be stopped after a task, and why.
-
-    Args:
-      vitals: of the task.
-      seeds: as many as the seed axis is long.
-      task: its name.
-      modalities: of the task.
-      config: says what is done about bad numbers.
-
-    Returns:
-      Reports, at most one per seed.
-    """
+    """Which seeds are to be stopped after a task, and why; at most one report per seed."""
     guard, losses, heads = vitals
-    first, per_epoch = np.asarray(guard.first), max(1, int(guard.steps[0]) // losses.shape[1])
+    skip = config.on_bad == "skip"
+    steps_per_epoch = max(1, int(guard.steps[0]) // losses.shape[1])
     # Of points whose squared norms are this large, no product is finite.
-    far = jax.device_get(_too_far(heads))
+    too_far = {m: ~np.isfinite(x) for m, x in jax.device_get(_fourth_powers(heads)).items()}
     found = []
     for index, (seed, loss) in enumerate(zip(seeds, losses, strict=True)):
         finite = np.isfinite(loss)
         start = max(1.0, loss[0]) if finite[0] else 1.0
-        spike = np.where(finite, loss, 0.0) > config.spike * start
-        wrong = spike if config.on_bad == "skip" else spike | ~finite
-        at = [int(wrong.argmax())] if wrong.any() else []
-        at += [int(first[index]) // per_epoch] if first[index] >= 0 else []
-        if not at:
-            if large := tuple(m for m, x in far.items() if x[index]):
-                found.append(Stopped(index, seed, task, len(loss), "head", large))
-            continue
-        epoch = min(at)
-        if wrong[epoch]:
-            quantity, of = "loss", modalities
-        else:
-            quantity = "gradient"
-            of = tuple(m for m, x in guard.gradient.items() if x[index])
-            if not of or config.on_bad == "skip":
-                quantity = "step"
-                of = tuple(m for m, x in guard.update.items() if x[index])
-        value = float(loss[epoch]) if finite[epoch] else None
-        found.append(Stopped(index, seed, task, epoch + 1, quantity, of, value))
+        wrong = np.where(finite, loss, 0.0) > config.spike * start
+        wrong |= ~finite & (not skip)
+        epochs = [int(wrong.argmax())] if wrong.any() else []
+        epochs += [int(guard.first[index]) // steps_per_epoch] if guard.first[index] >= 0 else []
+        if epochs:
+            epoch = min(epochs)
+            if wrong[epoch]:
+                quantity, whose = "loss", modalities
+            elif not skip and (whose := _modalities_of(guard.gradient, index)):
+                quantity = "gradient"
+            else:
+                quantity, whose = "step", _modalities_of(guard.update, index)
+            value = float(loss[epoch]) if finite[epoch] else None
+            found.append(Stopped(index, seed, task, epoch + 1, quantity, whose, value))
+        elif large := _modalities_of(too_far, index):
+            found.append(Stopped(index, seed, task, len(loss), "head", large))
     return found
 
 
-@jax.jit
-def _too_far(heads: Heads) -> dict[str, jax.Array]:
-    return {
-        m: ~jnp.isfinite(jnp.sum(jnp.square(jnp.square(W)), axis=(1, 2))) for m, W in heads.items()
-    }
+def _modalities_of(bad: dict[str, np.ndarray], index: int) -> tuple[str, ...]:
+    return tuple(modality for modality, of_seeds in bad.items() if of_seeds[index])
 
 
 @jax.jit
-def _finite(leaves: list[jax.Array]) -> list[jax.Array]:
-    """For each array, and each entry of its first axis if it has one, whether it is finite."""
-    return [jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in leaves]
-
-
-def _inexact(tree: Any) -> list[jax.Array]:
-    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+def _fourth_powers(heads: Heads) -> dict[str, jax.Array]:
+    return {m: jnp.sum(jnp.square(jnp.square(W)), axis=(1, 2)) for m, W in heads.items()}
 
 
 def clean_state(tree: Any, stopped: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The state of all seeds without non-finite numbers, and whose state had some.
+    """The state of all seeds with 0 for non-finite numbers, and the seeds that had some.
 
     Args:
       tree: arrays with a seed axis.
-      stopped: which seeds are stopped already.
-
-    Returns:
-      The state, with 0 instead of non-finite numbers, and the seeds that had them.
+      stopped: which seeds are stopped already; they are not named again.
     """
     bad = np.zeros_like(stopped)
-    for finite in jax.device_get(_finite(_inexact(tree))):
+    for finite in _finite(tree).values():
         bad |= ~finite
-    if bad.any():
-        tree = jax.tree.map(
-            lambda x: (
-                jnp.where(jnp.isfinite(x), x, 0).astype(x.dtype)
-                if jnp.issubdtype(x.dtype, jnp.inexact)
-                else x
-            ),
-            tree,
-        )
-    return tree, bad & ~stopped
+
+    def clean(x: jax.Array) -> jax.Array:
+        return jnp.where(jnp.isfinite(x), x, 0).astype(x.dtype) if _is_inexact(x) else x
+
+    return jax.tree.map(clean, tree) if bad.any() else tree, bad & ~stopped
 
 
 def check_finite(method: str, task: str, kept: Any) -> None:
     """Refuses to continue with non-finite numbers; none of them was saved."""
-    if all(finite.all() for finite in jax.device_get(_finite(_inexact(kept)))):
-        return
-    for path, leaf in jax.tree_util.tree_leaves_with_path(kept):
-        if jnp.issubdtype(leaf.dtype, jnp.inexact) and not jnp.isfinite(leaf).all():
+    for path, finite in _finite(kept).items():
+        if not finite.all():
             raise FloatingPointError(
-                f"{method} keeps numbers of task {task!r} that are not finite, in "
-                f"{jax.tree_util.keystr(path)}; is the store on the scale of its K?"
+                f"{method} keeps numbers of task {task!r} that are not finite, in {path}; is the "
+                "store on the scale of its K?"
             )
+
+
+def _finite(tree: Any) -> dict[str, np.ndarray]:
+    """By path of each array, whether it is finite, for each entry of its first axis if any."""
+    leaves = {keystr(path): x for path, x in jax.tree.leaves_with_path(tree) if _is_inexact(x)}
+    return jax.device_get(_all_finite(leaves))
+
+
+@jax.jit
+def _all_finite(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {name: jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for name, x in leaves.items()}
+
+
+def _is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def warn_stopped(method: str, found: Sequence[Stopped], kind: str, none_left: bool) -> None:

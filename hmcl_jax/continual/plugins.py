@@ -27,6 +27,7 @@ None is loaded unless it is asked for by name.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -56,11 +57,6 @@ def load_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
     Raises:
       ConfigError: if the file fails, has no such mapping, or uses a name that is taken.
-
-    Example:
-      >>> from hmcl_jax.continual.plugins import load_methods
-      >>> load_methods("halved.py")  # doctest: +SKIP
-      ('halved',)
     """
     if not Path(path).is_file():
         raise ConfigError(f"A file of methods must be a Python file, got {str(path)!r}.")
@@ -79,11 +75,6 @@ def load_plugin(name: str) -> tuple[str, ...]:
 
     Raises:
       ConfigError: if there is none, or more than one, of that name, or as in :func:`load_methods`.
-
-    Example:
-      >>> from hmcl_jax.continual.plugins import load_plugin
-      >>> load_plugin("halved")  # doctest: +SKIP
-      ('halved',)
     """
     points = importlib.metadata.entry_points(group=GROUP)
     chosen = [point for point in points if point.name == name]
@@ -106,9 +97,6 @@ def load_plugin(name: str) -> tuple[str, ...]:
 def is_users(method: str) -> bool:
     """Whether a method of METHODS is from a file or a plugin, not from this package.
 
-    Args:
-      method: its name.
-
     Example:
       >>> from hmcl_jax.continual.plugins import is_users
       >>> is_users("vanilla")
@@ -118,7 +106,7 @@ def is_users(method: str) -> bool:
 
 
 def _guarded(what: str, call: Callable[[], Any]) -> Any:
-    """What the user's code gives; whatever it raises, exits included, is our error."""
+    """The result of the user's code; whatever it raises, exits included, becomes our error."""
     try:
         return call()
     except KeyboardInterrupt:
@@ -129,35 +117,26 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
 
 def _add(source: str, found: Any, code: str) -> tuple[str, ...]:
     """Adds a mapping of methods, all or none of them."""
-    given = _guarded(f"{source}: METHODS cannot be read", lambda: _as_dict(found))
-    if not given:
+    if not isinstance(found, Mapping) or not found:
         kind = type(found).__name__
         raise ConfigError(f"{source} must have METHODS = {{name: Entry(...)}}, got one of {kind}.")
     made = {}
-    for name, entry in given.items():
+    for name, entry in found.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigError(
                 f"{source}: a method's name must be letters, digits, '_' or '-', got {name!r}."
             )
-        if not isinstance(entry, Entry):
-            kind = type(entry).__name__
-            raise ConfigError(f"{source}: METHODS[{name!r}] must be an Entry, got one of {kind}.")
-        method = entry.method
-        if not isinstance(method, Method):
-            kind = type(method).__name__
-            raise ConfigError(f"{source}: METHODS[{name!r}] must hold a Method, got one of {kind}.")
         if name.lower() in {known.lower() for known in METHODS}:
             raise ConfigError(f"{source}: {name!r} is a method already; choose another name.")
-        _guarded(f"{source}: settings of {name} must hold only what JSON has", _as_json(method))
+        method = entry.method if isinstance(entry, Entry) else entry
+        if not isinstance(entry, Entry) or not isinstance(method, Method):
+            kind = type(method).__name__
+            raise ConfigError(
+                f"{source}: METHODS[{name!r}] must be an Entry of a Method, got one of {kind}."
+            )
+        to_json = functools.partial(json.dumps, method.described(), allow_nan=False)
+        _guarded(f"{source}: settings of {name} must hold only what JSON has", to_json)
         _guarded(f"{source}: {name} cannot be made", method.check)
         made[name] = entry._replace(method=dataclasses.replace(method, code=code))
     METHODS.update(made)
-    return tuple(given)
-
-
-def _as_json(method: Method) -> Callable[[], str]:
-    return lambda: json.dumps(method.described(), allow_nan=False)
-
-
-def _as_dict(found: Any) -> dict[Any, Any]:
-    return dict(found) if isinstance(found, Mapping) else {}
+    return tuple(made)

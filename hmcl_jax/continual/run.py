@@ -11,19 +11,23 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig
 from hmcl_jax.continual.distributed import check_same, in_first, is_first
-from hmcl_jax.continual.errors import RunError
-from hmcl_jax.continual.experiment import SEEDS, check_methods, check_order, check_seeds
-from hmcl_jax.continual.health import Stopped, read_stopped, warn_skipped, warn_stopped
+from hmcl_jax.continual.experiment import (
+    DEFAULT_METHODS,
+    SEEDS,
+    check_methods,
+    check_order,
+    check_seeds,
+)
+from hmcl_jax.continual.health import Stopped, load_stopped, warn_skipped, warn_stopped
 from hmcl_jax.continual.learner import (
     Carried,
-    Learned,
     Setting,
     TaskAt,
     add_missing_heads,
@@ -36,7 +40,6 @@ from hmcl_jax.continual.method import Heads, Method
 from hmcl_jax.continual.programs import Programs
 from hmcl_jax.continual.run_directory import RunDirectory, check_neighbours, open_run
 from hmcl_jax.continual.scoring import Evaluator
-from hmcl_jax.continual.task_record import check_entry
 from hmcl_jax.data.store import Store, Task
 from hmcl_jax.evaluation import is_complete
 
@@ -108,17 +111,23 @@ class StreamResult:
     stopped: tuple[Stopped, ...] = ()
 
 
+class RunOptions(TypedDict, total=False):
+    """The options of :func:`run_stream` that most calls leave at their defaults."""
+
+    order: str | Sequence[str]
+    resume: bool
+    listener: Listener | None
+
+
 def run_stream(
     store: Store,
-    methods: Sequence[str | Method] = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation"),
+    methods: Sequence[str | Method] = DEFAULT_METHODS,
     seeds: Sequence[int] = SEEDS,
     config: TrainConfig | None = None,
     *,
-    order: str | Sequence[str] = "canonical",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     out: str | Path | None = None,
-    resume: bool = False,
-    listener: Listener | None = None,
+    **options: Unpack[RunOptions],
 ) -> dict[str, StreamResult]:
     """Learns a stream with every method.
 
@@ -127,11 +136,11 @@ def run_stream(
       methods: names (see :data:`hmcl_jax.continual.methods.METHODS`) or methods.
       seeds: all trained side by side.
       config: shared settings.
-      order: a name in ``store.orders``, or names of tasks.
       settings: of methods, ``{name: {setting: value}}``.
       out: folder for checkpoints, one folder per method; without it nothing is written.
-      resume: whether runs that are in `out` are resumed.
-      listener: called with every :class:`Event`.
+      **options: ``order`` of the tasks, a name in ``store.orders`` (default ``"canonical"``) or
+        names of tasks; ``resume``, whether runs that are in `out` are resumed (default False);
+        ``listener``, called with every :class:`Event`.
 
     Returns:
       Results by method name.
@@ -147,33 +156,34 @@ def run_stream(
       >>> results["vanilla"].scores.shape
       (2, 2, 2)
     """
-    config = TrainConfig() if config is None else config
+    if unknown := options.keys() - RunOptions.__annotations__.keys():
+        raise TypeError(f"run_stream has no parameter {min(unknown)!r}.")
+    config, resume = config or TrainConfig(), options.get("resume", False)
     for name, value, kind in (("store", store, Store), ("config", config, TrainConfig)):
         if not isinstance(value, kind):
             got = type(value).__name__
             raise ConfigError(f"{name} must be a {kind.__name__}, got {got}: {value!r}.")
     seeds = check_seeds(seeds)
     chosen = check_methods(methods, settings or {})
-    tasks = check_order(store, order)
+    tasks = check_order(store, options.get("order", "canonical"))
     store.validate()
     for method in chosen:
         check_mesh(own_config(config, method), len(seeds))
     identities = {m.name: identify(store, m, seeds, config, tasks) for m in chosen}
     check_same([identities, dataclasses.asdict(config), out is None, resume])
-    stream = Stream(store, tasks, Evaluator(store.K, config.device_memory), listener)
-    results = {}
+    stream = Stream(store, tasks, config, options.get("listener"))
     with contextlib.ExitStack() as stack:
         runs: dict[str, RunDirectory] = {}
-        if out is not None:  # all, before anything is trained
+        if out is not None:  # all of them are opened before anything is trained
             folder = Path(out)
-            in_first(lambda: check_neighbours(folder, identities.values()))
+            in_first(lambda: check_neighbours(folder, next(iter(identities.values()))))
             for name, identity in identities.items():
                 opened = open_run(folder / name, identity, resume=resume)
                 runs[name] = stack.enter_context(opened)
-        for method in chosen:
-            run = MethodRun(stream, method, seeds, own_config(config, method))
-            results[method.name] = run.learn(runs.get(method.name))
-    return results
+        return {
+            method.name: MethodRun(stream, method, seeds).learn(runs.get(method.name))
+            for method in chosen
+        }
 
 
 def identify(
@@ -196,9 +206,10 @@ class Stream:
     """What the runs of several methods on one stream share, compiled programs among it."""
 
     def __init__(
-        self, store: Store, tasks: list[Task], evaluator: Evaluator, listener: Listener | None
+        self, store: Store, tasks: list[Task], config: TrainConfig, listener: Listener | None
     ) -> None:
-        self.store, self.tasks, self.evaluator = store, tasks, evaluator
+        self.store, self.tasks, self.config = store, tasks, config
+        self.evaluator = Evaluator(store.K, config.device_memory)
         self.tell = listener if listener and is_first() else lambda event: None
         self._programs: dict[tuple[str, str], Programs] = {}
 
@@ -223,14 +234,12 @@ class MethodRun:
         stream: Stream,
         method: Method,
         seeds: tuple[int, ...],
-        config: TrainConfig,
         sweep: Mapping[str, jax.Array] | None = None,
     ) -> None:
         self.stream, self.method, self.tasks = stream, method, stream.tasks
-        store = stream.store
+        store, config = stream.store, own_config(stream.config, method)
         self.setting = Setting(store.K, store.tau, seeds, config, sweep or {})
         self.programs = stream.programs(config)
-        self.compiled_before = self.programs.count()
         size = len(self.tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
         self.carried = Carried()
@@ -243,28 +252,28 @@ class MethodRun:
 
     def learn(self, directory: RunDirectory | None = None) -> StreamResult:
         """Learns all tasks that are not finished yet."""
-        name, count = self.method.name, len(self.tasks)
-        tell = self.stream.tell
-        tell(Event("method", name, count=count))
+        name, tell, tasks = self.method.name, self.stream.tell, self.tasks
+        compiled_before = self.programs.count()
+        tell(Event("method", name, count=len(tasks)))
         if directory is not None:
             self._resume(directory)
-        for index in range(len(self.records), count):
-            task = self.tasks[index]
-            tell(Event("task", name, task.name, index, count))
+        for index in range(len(self.records), len(tasks)):
+            task = tasks[index].name
+            tell(Event("task", name, task, index, len(tasks)))
             record = self._learn_task(index)
-            self.records.append(record)
-            if directory is not None:
-                directory.save(index + 1, self._saved(index), record)
-            log = self._means(record["logs"])
-            tell(Event("scores", name, task.name, index + 1, count, self.scores.copy(), log))
+            self._add(record)
+            if directory is not None:  # before the listener hears of it, which may stop the run
+                directory.save(index + 1, self._saved(index + 1), record)
+            means = self._means(record)
+            tell(Event("scores", name, task, index + 1, len(tasks), self.scores.copy(), means))
         if not self.setting.sweep and not np.all(is_complete(self.scores[~self.stopped])):
             raise FloatingPointError(f"{name} gave scores that are not finite.")
-        tell(Event("done", name, "", count, count, self.scores.copy()))
+        tell(Event("done", name, "", len(tasks), len(tasks), self.scores.copy()))
         return StreamResult(
             method=name,
             settings=self.method.described(),
-            tasks=tuple(task.name for task in self.tasks),
-            kinds=tuple(task.kind for task in self.tasks),
+            tasks=tuple(task.name for task in tasks),
+            kinds=tuple(task.kind for task in tasks),
             seeds=self.setting.seeds,
             scores=self.scores,
             details=[record["details"] for record in self.records],
@@ -272,7 +281,7 @@ class MethodRun:
             seconds=[record["seconds"] for record in self.records],
             logs=[record["logs"] for record in self.records],
             heads=self.carried.heads,
-            programs=self.programs.count() - self.compiled_before,
+            programs=self.programs.count() - compiled_before,
             stopped=self.carried.stopped,
         )
 
@@ -297,97 +306,60 @@ class MethodRun:
         self.carried, learned = learn_task(
             self.method, self.carried, self._tasks_at(index), self.setting, self.programs, on_epoch
         )
-        new = self.carried.stopped[before:]
+        stopped, new = self.stopped, self.carried.stopped[before:]
         if new and not self.setting.sweep:
-            warn_stopped(name, new, task.kind, none_left=bool(self.stopped.all()))
+            warn_stopped(name, new, task.kind, none_left=bool(stopped.all()))
         warn_skipped(name, task.name, self.setting.seeds, learned.skipped)
         done = time.perf_counter()
-        details = self._score(index)
-        seconds = {"learn": done - start, "evaluate": time.perf_counter() - done}
-        return self._record(learned, details, seconds, new)
-
-    def _score(self, index: int) -> list[dict[str, list[float]]]:
-        """The measures of all tasks seen so far; also puts the scores into the matrix."""
-        row = []
         measures = self.stream.evaluator.all(self.carried.heads, self.tasks[: index + 1])
-        for seen, measured in enumerate(measures):
-            held = {name: np.where(self.stopped, np.nan, x) for name, x in measured.items()}
-            self.scores[:, index, seen] = held["score"]
-            row.append({name: x.tolist() for name, x in held.items()})
-        return row
-
-    def _record(
-        self,
-        learned: Learned,
-        details: list[dict[str, list[float]]],
-        seconds: dict[str, float],
-        stopped: Sequence[Stopped],
-    ) -> dict[str, Any]:
+        details = [
+            {name: np.where(stopped, np.nan, x).tolist() for name, x in measured.items()}
+            for measured in measures
+        ]
         return {
             "details": details,
             "losses": learned.losses.tolist(),
-            "seconds": seconds,
+            "seconds": {"learn": done - start, "evaluate": time.perf_counter() - done},
             "logs": {name: x.tolist() for name, x in learned.metrics.items()},
-            "stopped": [dataclasses.asdict(one) for one in stopped],
+            "stopped": [dataclasses.asdict(one) for one in new],
         }
 
-    def _means(self, logs: Mapping[str, Any]) -> dict[str, float]:
+    def _add(self, record: dict[str, Any]) -> None:
+        """Takes over the record of the next task."""
+        row = np.transpose([cell["score"] for cell in record["details"]])
+        self.scores[:, len(self.records), : row.shape[1]] = row
+        self.records.append(record)
+
+    def _means(self, record: Mapping[str, Any]) -> dict[str, float]:
         """Figures of a task as means over the seeds that are not stopped."""
         shown = ~self.stopped if not self.stopped.all() else self.stopped
         return {
             figure: float(np.mean(np.asarray(values)[shown]))
-            for figure, values in logs.items()
+            for figure, values in record["logs"].items()
             if np.ndim(values) == 1  # one per task; curves are for the report
         }
 
-    def _saved(self, index: int) -> dict[str, Any]:
-        """What a checkpoint holds."""
+    def _saved(self, finished: int) -> dict[str, Any]:
+        """What the checkpoint after so many tasks holds."""
         saved = {"heads": self.carried.heads, "state": self.carried.state}
         if not self.setting.train.reset_optimizer:
-            spec = self.setting.spec(self.tasks[index], index)
+            spec = self.setting.spec(self.tasks[finished - 1], finished - 1)
             saved["opt_state"] = initial_opt_state(self.method, self.carried, spec, self.programs)
         return saved
 
     def _resume(self, directory: RunDirectory) -> None:
         """Takes over the newest whole checkpoint, if there is one."""
-        finished = directory.latest()
-        if not finished:
-            return
-        if finished > len(self.tasks):
-            raise RunError(
-                f"Step {finished} is not of a run over {len(self.tasks)} tasks. "
-                "Choose another directory with --out."
-            )
-        for index in range(finished):  # heads appear in the order of the tasks
-            tasks = [task for task, _ in self._tasks_at(index)]
-            self.carried = add_missing_heads(self.method, self.carried, tasks, self.setting)
-        saved = directory.load(finished, self._saved(finished - 1))
-        records = directory.tasks(finished)
-        try:
-            stopped = self._read(records)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(
-                f"The records in {directory.root} are not of a run over this stream: {error!r}. "
-                "Choose another directory with --out."
-            ) from error
-        self.carried = Carried(saved["heads"], saved.get("opt_state"), saved["state"], stopped)
-        self.records = records
 
-    def _read(self, records: list[dict[str, Any]]) -> tuple[Stopped, ...]:
-        """Takes over the scores of records; returns the seeds that were stopped."""
-        seeds, names = self.setting.seeds, [task.name for task in self.tasks]
-        stopped: list[Stopped] = []
-        for index, record in enumerate(records):
-            found = record.pop("stopped")
-            check_entry(f"task {index + 1}", record, len(seeds), index)
-            row = [cell["score"] for cell in record["details"]]
-            self.scores[:, index, : index + 1] = np.transpose(row)
-            stopped += read_stopped("stopped", found, seeds, names)
-            record["stopped"] = found
-        bad = Carried(stopped=tuple(stopped)).is_stopped(len(seeds))
-        if bad.all():
-            raise ValueError("all its seeds were stopped")
-        known = np.isfinite(self.scores[:, : len(records)]).sum(axis=(1, 2))
-        if np.any(known[~bad] != len(records) * (len(records) + 1) // 2):
-            raise ValueError("some of its scores are not finite")
-        return tuple(stopped)
+        def template(finished: int) -> dict[str, Any]:
+            for index in range(finished):  # heads appear in the order of the tasks
+                tasks = [task for task, _ in self._tasks_at(index)]
+                self.carried = add_missing_heads(self.method, self.carried, tasks, self.setting)
+            return self._saved(finished)
+
+        saved, records = directory.restore(template)
+        if not records:
+            return
+        for record in records:
+            self._add(record)
+        stopped = tuple(one for record in records for one in load_stopped(record["stopped"]))
+        self.carried = Carried(saved["heads"], saved.get("opt_state"), saved["state"], stopped)

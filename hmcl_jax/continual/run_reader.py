@@ -16,7 +16,7 @@ import numpy as np
 
 from hmcl_jax import _checks
 from hmcl_jax.continual.errors import RunError
-from hmcl_jax.continual.health import Stopped, read_stopped
+from hmcl_jax.continual.health import Stopped, load_stopped
 from hmcl_jax.continual.run_directory import (
     RUN,
     STEPS,
@@ -62,29 +62,10 @@ class SavedRun:
 
         Args:
           finished: in the first so many tasks. Default: all that are finished.
-
-        Raises:
-          RunError: if the record of a task is damaged.
         """
         finished = self.finished if finished is None else finished
-        try:
-            return tuple(
-                one
-                for number in range(1, finished + 1)
-                for one in read_stopped(
-                    "stopped",
-                    read_record(self.path, number)["stopped"],
-                    self.seeds,
-                    self.order,
-                )
-            )
-        except (KeyError, ValueError) as error:
-            if isinstance(error, RunError):
-                raise
-            raise RunError(
-                f"{self.path} does not say which seeds were stopped: {error}; run again with "
-                "another --out."
-            ) from error
+        records = [read_record(self.path, number) for number in range(1, finished + 1)]
+        return tuple(one for record in records for one in load_stopped(record["stopped"]))
 
     def heads(self, finished: int | None = None) -> dict[str, np.ndarray]:
         """The heads after some task.
@@ -106,30 +87,20 @@ class SavedRun:
             raise ValueError(f"finished must be at most {count}, all tasks, got {finished}.")
         step = self.path / STEPS / str(finished)
         if not step.is_dir():
-            if self.finished < finished:
-                remedy = f"{self.finished} of {count} tasks are finished; run"
-            else:
-                remedy = f"delete the later ones in {step.parent} and run"
             raise RunError(
-                f"Step {finished} of {self.method} is not there: {remedy} again with --resume."
+                f"Step {finished} of {self.method} is missing; {self.finished} of {count} tasks "
+                f"are finished. Delete later steps in {step.parent}, if any, and run again "
+                "with --resume."
             )
-        arrays = {
-            name[len(HEADS) : -1]: array
-            for name, array in read_step(self.path, finished).items()
+        heads = {
+            ast.literal_eval(name[len(HEADS) : -1]): array
+            for name, array in sorted(read_step(self.path, finished).items())
             if name.startswith(HEADS)
         }
-        shape = (len(self.seeds), self.dimension, self.dimension + 1)
-        shapes = {array.shape for array in arrays.values()}
-        if shapes != {shape}:
-            raise RunError(
-                f"{step} must hold heads of shape {shape}, got {sorted(shapes) or 'none'}; run "
-                "again with another --out."
-            )
-        if stopped := [one.seed_index for one in self.stopped(finished)]:
-            arrays = {name: np.array(array) for name, array in arrays.items()}
-            for array in arrays.values():
-                array[stopped] = np.nan
-        return {ast.literal_eval(name): arrays[name] for name in sorted(arrays)}
+        stopped = np.isin(
+            range(len(self.seeds)), [one.seed_index for one in self.stopped(finished)]
+        )
+        return {m: np.where(stopped[:, None, None], np.nan, W) for m, W in heads.items()}
 
 
 def read_runs(
@@ -176,13 +147,7 @@ def read_runs(
 
 
 def run_names(out: str | os.PathLike[str]) -> list[str]:
-    """The methods of the runs in a folder, without reading them.
-
-    Args:
-      out: the folder, with one folder per method.
-
-    Returns:
-      Names, in the order of ``results.json`` if there is one.
+    """The methods of the runs in a folder, in the order of ``results.json`` if there is one.
 
     Raises:
       RunError: if there is no run.
@@ -193,47 +158,27 @@ def run_names(out: str | os.PathLike[str]) -> list[str]:
     found = [path.parent.name for path in sorted(out.glob(f"*/{RUN}"))]
     if not found:
         raise RunError(f"{out} holds no run; make one with `hmcl run --out {out}`.")
-    listed = _listed(out)
-    return sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
-
-
-def _listed(out: Path) -> list[str]:
-    """The methods in the order in which they were asked for, as far as that is known."""
     try:
-        return list(json.loads((out / "results.json").read_text("utf8"))["methods"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []  # the runs are what counts; they may still be going on
+        listed = list(json.loads((out / "results.json").read_text("utf8"))["methods"])
+    except (OSError, ValueError, KeyError, TypeError):
+        listed = []  # the runs are what counts; they may not be finished
+    return sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
 
 
 def _read_run(path: Path, store: Store) -> SavedRun:
     identity = read_identity(path)
     try:
         fingerprint, name = identity["store"]["fingerprint"], identity["store"]["name"]
-        run = SavedRun(
-            path=path,
-            method=str(identity["method"]),
-            settings=dict(identity["settings"]),
-            config=dict(identity["config"]),
-            seeds=tuple(identity["seeds"]),
-            order=tuple(identity["order"]),
-            dimension=store.dimension,
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        shared = {key: identity[key] for key in ("method", "settings", "config")}
+        seeds, order = tuple(identity["seeds"]), tuple(identity["order"])
+    except (KeyError, TypeError) as error:
         raise RunError(
             f"{path / RUN} is not of a run over a stream; give a folder of `hmcl run`."
         ) from error
     if fingerprint != store.fingerprint:
         raise RunError(
-            f"{path} is a run over another store, {name!r} ({str(fingerprint)[:12]}), than "
-            f"{store.name!r} ({store.fingerprint[:12]}); give that store, or run again with "
+            f"{path} is a run over another store, {name!r} ({fingerprint:.12}), than "
+            f"{store.name!r} ({store.fingerprint:.12}); give that store, or run again with "
             "this one and another --out."
         )
-    if run.method != path.name:
-        raise RunError(f"{path / RUN} is of a run of {run.method!r}; give a folder of `hmcl run`.")
-    known = {task.name for task in store}
-    if wrong := [name for name in run.order if name not in known]:
-        raise RunError(f"{path / RUN} names {wrong[0]!r}, which is no task of the store.")
-    kappa = run.config.get("kappa", 0.1)
-    if isinstance(kappa, bool) or not isinstance(kappa, int | float):
-        raise RunError(f"{path / RUN} says that kappa is {kappa!r}, which is no number.")
-    return run
+    return SavedRun(path=path, **shared, seeds=seeds, order=order, dimension=store.dimension)

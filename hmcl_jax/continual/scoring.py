@@ -1,7 +1,7 @@
 """Scores of all seeds on the test part of a task."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from hmcl_jax.evaluation import predict, recall, top1
 from hmcl_jax.head import apply_head
 
 KS = (1, 5, 10)
+Test = dict[str, Any]  # padded arrays of both sides, and how many rows of them are valid
 
 
 class Evaluator:
@@ -28,7 +29,7 @@ class Evaluator:
     def __init__(self, K: float, device_memory: float = 2048.0) -> None:
         self.K = K
         self._room = device_memory * 2**20
-        self._tests: dict[str, tuple[Task, Any]] = {}
+        self._kept: dict[int, tuple[Task, Test]] = {}  # by id, so with the task itself
 
     def __call__(self, params: Heads, task: Task) -> dict[str, np.ndarray]:
         """Measures by name, each ``(seeds,)``; ``"score"`` is the one that counts.
@@ -42,50 +43,40 @@ class Evaluator:
         """The measures of several tasks, which are waited for together."""
         found = []
         for task in tasks:
-            measured = self._start(params, task)
-            kept = self._kept(task) is not None
-            found.append(measured if kept else jax.device_get(measured))  # one such at a time
+            measure = _classification if task.kind == "classification" else _retrieval
+            measured = self._run(measure, params, task)
+            # Tests that do not stay on the device are there one at a time.
+            found.append(measured if id(task) in self._kept else jax.device_get(measured))
         return [
             {name: np.asarray(values, float) for name, values in measured.items()}
             for measured in jax.device_get(found)
         ]
 
-    def _start(self, params: Heads, task: Task) -> dict[str, jax.Array]:
-        program = _classify if task.kind == "classification" else _retrieve
-        heads = params[task.general], params[task.specific]
-        return program(*heads, self._test(task), K=self.K)
-
     def predictions(self, params: Heads, task: Task) -> np.ndarray:
         """The class that each test sample of a classification task is given, ``(seeds, n)``."""
         if task.kind != "classification":
             raise ValueError(f"task must be a classification task, got {task.name!r}.")
-        heads = params[task.general], params[task.specific]
-        found = _predict(*heads, self._test(task), K=self.K)
-        return np.asarray(found)[:, : task.size("test")]
+        return np.asarray(self._run(_prediction, params, task))[:, : task.size("test")]
 
-    def _test(self, task: Task) -> dict[str, Any]:
-        if (test := self._kept(task)) is not None:
-            return test
+    def _run(self, measure: Callable[..., Any], params: Heads, task: Task) -> Any:
+        heads = params[task.general], params[task.specific]
+        return _of_all_seeds(measure, heads, self._test(task), K=self.K)
+
+    def _test(self, task: Task) -> Test:
+        if id(task) in self._kept:
+            return self._kept[id(task)][1]
         test = _padded_test(task)
         size = sum(array.nbytes for array in test.values())
-        if size > self._room:
-            return test
-        self._room -= size
-        test = jax.device_put(test)
-        self._tests[task.name] = task, test
+        if size <= self._room:
+            self._room -= size
+            test = jax.device_put(test)
+            self._kept[id(task)] = task, test
         return test
-
-    def _kept(self, task: Task) -> dict[str, Any] | None:
-        of, test = self._tests.get(task.name, (None, None))
-        return test if of is task else None
 
 
 def _rows(count: int) -> int:
     """Rows that a test array is padded to: 256, 1024, 4096, then multiples of 4096."""
-    for size in (256, 1024):
-        if count <= size:
-            return size
-    return -(-count // 4096) * 4096
+    return next((size for size in (256, 1024) if count <= size), -(-count // 4096) * 4096)
 
 
 def _pad(array: np.ndarray, rows: int, value: int = 0) -> np.ndarray:
@@ -93,16 +84,13 @@ def _pad(array: np.ndarray, rows: int, value: int = 0) -> np.ndarray:
     return np.pad(np.asarray(array), widths, constant_values=value)
 
 
-def _padded_test(task: Task) -> dict[str, Any]:
-    arrays = task.arrays
+def _padded_test(task: Task) -> Test:
+    general, specific, pairs = task.pairs("test")
     if task.kind == "classification":
-        general, specific = arrays["prototypes"], arrays["test_features"]
         size = class_capacity(len(general))
-        matches = {"labels": _pad(arrays["test_labels"].astype(np.int32), _rows(len(specific)))}
+        matches = {"labels": _pad(pairs[:, 1], _rows(len(specific)))}
     else:
-        general, specific = arrays["test_general"], arrays["test_specific"]
         size = _rows(len(general))
-        pairs = arrays["test_pairs"].astype(np.int32)
         matches = {"pairs": _pad(pairs, _rows(len(pairs)), -1)}
     return {
         "general": _pad(general, size),
@@ -113,66 +101,47 @@ def _padded_test(task: Task) -> dict[str, Any]:
     }
 
 
-def _points(W: jax.Array, features: jax.Array, K: float) -> jax.Array:
-    return apply_head(W, features.astype(W.dtype), K)
+@functools.partial(jax.jit, static_argnames=("measure", "K"))
+def _of_all_seeds(
+    measure: Callable[..., Any], heads: tuple[jax.Array, jax.Array], test: Test, K: float
+) -> Any:
+    """A measure of the test's points under each seed's heads."""
+
+    def valid(side: str) -> jax.Array:
+        return jnp.arange(test[side].shape[0], dtype=jnp.int32) < test[f"{side}_count"]
+
+    def points(W: jax.Array, side: str) -> jax.Array:
+        return apply_head(W, test[side].astype(W.dtype), K)
+
+    def one(heads: tuple[jax.Array, jax.Array]) -> Any:
+        general, specific = points(heads[0], "general"), points(heads[1], "specific")
+        return measure(test, K, general, valid("general"), specific, valid("specific"))
+
+    return jax.lax.map(one, heads)
 
 
-def _valid(test: dict[str, jax.Array], side: str) -> jax.Array:
-    return jnp.arange(test[side].shape[0], dtype=jnp.int32) < test[f"{side}_count"]
-
-
-@functools.partial(jax.jit, static_argnames="K")
-def _classify(
-    general: jax.Array, specific: jax.Array, test: dict[str, jax.Array], K: float
+def _classification(
+    test: Test, K: float, prototypes: Any, known: Any, samples: Any, valid: Any
 ) -> dict[str, jax.Array]:
-    def one(heads: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
-        prototypes = _points(heads[0], test["general"], K)
-        samples = _points(heads[1], test["specific"], K)
-        masks: dict[str, Any] = {
-            "valid": _valid(test, "specific"),
-            "valid_prototypes": _valid(test, "general"),
-        }
-        score = {
-            average: top1(prototypes, samples, test["labels"], K=K, average=average, **masks)
-            for average in ("micro", "macro")
-        }
-        return {"score": score["micro"], "top1": score["micro"], "top1_macro": score["macro"]}
-
-    return jax.lax.map(one, (general, specific))
+    score = functools.partial(
+        top1, prototypes, samples, test["labels"], K=K, valid=valid, valid_prototypes=known
+    )
+    micro = score(average="micro")
+    return {"score": micro, "top1": micro, "top1_macro": score(average="macro")}
 
 
-@functools.partial(jax.jit, static_argnames="K")
-def _predict(
-    general: jax.Array, specific: jax.Array, test: dict[str, jax.Array], K: float
+def _prediction(
+    test: Test, K: float, prototypes: Any, known: Any, samples: Any, valid: Any
 ) -> jax.Array:
-    def one(heads: tuple[jax.Array, jax.Array]) -> jax.Array:
-        prototypes = _points(heads[0], test["general"], K)
-        samples = _points(heads[1], test["specific"], K)
-        return predict(prototypes, samples, K=K, valid_prototypes=_valid(test, "general"))
-
-    return jax.lax.map(one, (general, specific))
+    del test, valid
+    return predict(prototypes, samples, K=K, valid_prototypes=known)
 
 
-@functools.partial(jax.jit, static_argnames="K")
-def _retrieve(
-    general: jax.Array, specific: jax.Array, test: dict[str, jax.Array], K: float
+def _retrieval(
+    test: Test, K: float, general: Any, valid_general: Any, specific: Any, valid_specific: Any
 ) -> dict[str, jax.Array]:
-    def one(heads: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
-        found = recall(
-            _points(heads[0], test["general"], K),
-            _points(heads[1], test["specific"], K),
-            test["pairs"],
-            ks=KS,
-            K=K,
-            valid_general=_valid(test, "general"),
-            valid_specific=_valid(test, "specific"),
-        )
-        both = [found[direction][5] for direction in sorted(found)]
-        flat = {
-            f"{direction}_r{k}": share
-            for direction, by_k in sorted(found.items())
-            for k, share in by_k.items()
-        }
-        return {"score": (both[0] + both[1]) / 2, **flat}
-
-    return jax.lax.map(one, (general, specific))
+    valid = {"valid_general": valid_general, "valid_specific": valid_specific}
+    found = recall(general, specific, test["pairs"], ks=KS, K=K, **valid)
+    flat = {f"{side}_r{k}": share for side in sorted(found) for k, share in found[side].items()}
+    first, second = (found[side][5] for side in sorted(found))
+    return {"score": (first + second) / 2, **flat}

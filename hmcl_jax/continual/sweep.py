@@ -17,20 +17,16 @@ from hmcl_jax.continual.learner import own_config
 from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.methods import make_method
 from hmcl_jax.continual.run import Listener, MethodRun, Stream, StreamResult
-from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.store import Store
-
-Point = Mapping[str, Any]
 
 
 def run_sweep(
     store: Store,
     name: str,
-    points: Sequence[Point],
+    points: Sequence[Mapping[str, Any]],
     seeds: Sequence[int] = SEEDS,
     config: TrainConfig | None = None,
     *,
-    settings: Mapping[str, Any] | None = None,
     order: str | Sequence[str] = "canonical",
     listener: Listener | None = None,
 ) -> list[StreamResult]:
@@ -39,10 +35,9 @@ def run_sweep(
     Args:
       store: the stream.
       name: of the method, as in ``run_stream``.
-      points: settings by name, one mapping per point.
+      points: settings of the method by name, one mapping per point.
       seeds: of every point.
       config: shared settings.
-      settings: of the method, at all points.
       order: a name in ``store.orders``, or names of tasks.
       listener: called with every event.
 
@@ -65,28 +60,27 @@ def run_sweep(
     seeds = check_seeds(seeds)
     if not points:
         raise ConfigError("points must be at least one, got none.")
-    tables = [{**(settings or {}), **point} for point in points]
-    methods = [make_method(name, table) for table in tables]  # refuses bad ones, before training
+    methods = [make_method(name, point) for point in points]
     tasks = check_order(store, order)
     store.validate()
     sweepable = methods[0].sweepable
+    # Other settings are constants of the compiled programs, so points with the same share one run.
     groups: dict[str, list[int]] = {}
     for number, method in enumerate(methods):
         fixed = [(k, v) for k, v in method.described().items() if k not in sweepable]
         groups.setdefault(repr(fixed), []).append(number)
     for numbers in groups.values():
         check_mesh(own_config(config, methods[numbers[0]]), len(seeds) * len(numbers))
-    stream = Stream(store, tasks, Evaluator(store.K, config.device_memory), listener)
+    stream = Stream(store, tasks, config, listener)
     results: dict[int, StreamResult] = {}
     for numbers in groups.values():
-        rows = [number for number in numbers for _ in seeds]
+        method = methods[numbers[0]]
+        rows = [methods[number] for number in numbers for _ in seeds]
         sweep = {
-            setting: jnp.asarray([getattr(methods[row], setting) for row in rows], float)
+            setting: jnp.asarray([getattr(row, setting) for row in rows], float)
             for setting in sweepable
         }
-        method = methods[numbers[0]]
-        run = MethodRun(stream, method, seeds * len(numbers), own_config(config, method), sweep)
-        whole = run.learn()
+        whole = MethodRun(stream, method, seeds * len(numbers), sweep).learn()
         for position, number in enumerate(numbers):
             own = slice(position * len(seeds), (position + 1) * len(seeds))
             results[number] = _part(whole, own, methods[number].described())
@@ -95,21 +89,22 @@ def run_sweep(
 
 def _part(whole: StreamResult, own: slice, settings: Mapping[str, Any]) -> StreamResult:
     """The result of one point."""
+
+    def cut(tables: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: values[own] for name, values in tables.items()}
+
     return dataclasses.replace(
         whole,
         settings=settings,
         seeds=whole.seeds[own],
         scores=whole.scores[own],
-        details=[
-            [{measure: values[own] for measure, values in cell.items()} for cell in row]
-            for row in whole.details
-        ],
+        details=[[cut(cell) for cell in row] for row in whole.details],
         losses=[losses[own] for losses in whole.losses],
-        logs=[{figure: values[own] for figure, values in log.items()} for log in whole.logs],
-        heads={modality: W[own] for modality, W in whole.heads.items()},
+        logs=[cut(log) for log in whole.logs],
+        heads=cut(whole.heads),
         stopped=tuple(
-            dataclasses.replace(found, seed_index=found.seed_index - own.start)
-            for found in whole.stopped
-            if own.start <= found.seed_index < own.stop
+            dataclasses.replace(one, seed_index=one.seed_index - own.start)
+            for one in whole.stopped
+            if own.start <= one.seed_index < own.stop
         ),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from hmcl_jax import _files
 from hmcl_jax._versions import versions
 from hmcl_jax.continual import RunError, StreamResult
-from hmcl_jax.continual.health import read_stopped
+from hmcl_jax.continual.health import load_stopped
 from hmcl_jax.evaluation import backward_transfer, is_complete, overall
 from hmcl_jax.evaluation.statistics import seed_mean
 
@@ -343,8 +343,6 @@ def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> S
         logs=[by_name("logs", row) for row in by_task("logs")],
         heads={},
         programs=int(entry.get("programs") or 0),
-        stopped=read_stopped(
-            f"stopped of {name}", entry.get("stopped") or [], shared["seeds"], shared["tasks"]
-        ),
+        stopped=load_stopped(entry.get("stopped") or [], f"stopped of {name}"),
         **shared,
     )

@@ -13,6 +13,7 @@ from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3)
 SEEDS = (3, 5)
+HEADS = [heads_of(STORE, SEEDS, n, np.random.default_rng(n)) for n in range(1, 5)]
 
 
 def snapshot(path):
@@ -26,9 +27,8 @@ def snapshot(path):
 def made(tmp_path_factory):
     """Two finished runs; heads of a modality are there from the first task that has it."""
     out = tmp_path_factory.mktemp("out")
-    rng = np.random.default_rng(1)
     for method in ("vanilla", "hmcl_ca"):
-        save_run(out, STORE, method, SEEDS, [heads_of(STORE, SEEDS, n, rng) for n in range(1, 5)])
+        save_run(out, STORE, method, SEEDS, HEADS)
     return out
 
 
@@ -38,14 +38,12 @@ def out(made, tmp_path):
     return tmp_path / "out"
 
 
-def test_heads_are_read_exactly_as_they_were_saved(tmp_path, rng):
-    heads = [heads_of(STORE, SEEDS, n, rng) for n in range(1, 5)]
-    save_run(tmp_path, STORE, "vanilla", SEEDS, heads)
-    run = read_runs(tmp_path, STORE)["vanilla"]
+def test_heads_are_read_exactly_as_they_were_saved(made):
+    run = read_runs(made, STORE)["vanilla"]
     assert (run.method, run.seeds, run.finished) == ("vanilla", SEEDS, 4)
     assert run.order == ("task1", "task2", "task3", "task4")
     assert run.config == {"kappa": 0.1}
-    for n, expected in enumerate(heads, 1):
+    for n, expected in enumerate(HEADS, 1):
         found = run.heads(n)
         assert list(found) == sorted(expected)
         for modality, W in expected.items():
@@ -66,25 +64,25 @@ def test_reading_takes_no_lock_and_writes_nothing(out):
 
 
 def test_methods_come_in_the_order_of_the_results(out):
-    assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
-    (out / "results.json").write_text('{"methods": {"vanilla": 0, "ewc": 0, "hmcl_ca": 0}}')
-    assert list(read_runs(out, STORE)) == ["vanilla", "hmcl_ca"]
-    (out / "results.json").write_text("[")
-    assert list(read_runs(out, STORE)) == ["hmcl_ca", "vanilla"]
-    assert list(read_runs(out, STORE, ["vanilla"])) == ["vanilla"]
+    results = out / "results.json"
+    for text, names in (
+        ("[", ["hmcl_ca", "vanilla"]),
+        ('{"methods": {"vanilla": 0, "ewc": 0, "hmcl_ca": 0}}', ["vanilla", "hmcl_ca"]),
+    ):
+        results.write_text(text)
+        assert list(read_runs(out, STORE)) == names
+    assert list(read_runs(out, STORE, ["hmcl_ca"])) == ["hmcl_ca"]
 
 
 def test_steps_that_are_missing_are_named_with_the_remedy(out):
     run = read_runs(out, STORE)["hmcl_ca"]
     shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
-    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is not there: delete the later ones in"):
+    with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is missing; 4 of 4 .*Delete later st"):
         run.heads(2)
     for n in (3, 4):
         shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
-    said = r"Step 4 of hmcl_ca is not there: 1 of 4 tasks are finished; run again with --resume\."
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=r"Step 4 .*; 1 of 4 tasks are finished.*--resume"):
         run.heads()
-    assert run.finished == 1
     for bad, error in ((5, ValueError), (0, ValueError), (1.5, TypeError)):
         with pytest.raises(error, match="finished must be"):
             run.heads(bad)
@@ -92,13 +90,10 @@ def test_steps_that_are_missing_are_named_with_the_remedy(out):
 
 def test_damage_of_a_step_is_named(out):
     run = read_runs(out, STORE)["vanilla"]
-    note = out / "vanilla" / "steps" / "2" / "_CHECKPOINT_METADATA"
-    text = note.read_text()
-    note.write_text(text.replace('"float32"', '"int32"', 1))
+    metadata = out / "vanilla" / "steps" / "2" / "_CHECKPOINT_METADATA"
+    metadata.write_text(metadata.read_text().replace('"float32"', '"int32"', 1))
     with pytest.raises(RunError, match="2 is damaged"):
         run.heads(2)
-    note.write_text(text)
-    run.heads(2)
 
 
 def test_folders_that_hold_something_else_are_refused(out, tmp_path):
@@ -127,12 +122,3 @@ def test_another_store_is_refused(out):
         read_runs(out, other)
     with pytest.raises(TypeError, match="store must be a Store, got str"):
         read_runs(out, "pocket")
-
-
-def test_what_is_no_head_is_refused(tmp_path):
-    save_run(tmp_path / "a", STORE, "vanilla", SEEDS, [{"image": np.ones((1, 6, 7))}])
-    with pytest.raises(RunError, match=r"shape \(2, 6, 7\), got \[\(1, 6, 7\)\]"):
-        read_runs(tmp_path / "a", STORE)["vanilla"].heads(1)
-    save_run(tmp_path / "b", STORE, "vanilla", SEEDS, [{}])
-    with pytest.raises(RunError, match="got none"):
-        read_runs(tmp_path / "b", STORE)["vanilla"].heads(1)

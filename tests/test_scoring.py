@@ -43,7 +43,7 @@ def test_only_so_much_is_kept_on_the_device(heads):
             for one, other in zip(found, expected, strict=True):
                 for name in other:
                     np.testing.assert_array_equal(one[name], other[name])
-            assert len(evaluator._tests) == kept
+            assert len(evaluator._kept) == kept
 
 
 def test_only_classes_are_predicted(heads):
