@@ -163,8 +163,8 @@ def test_symmetric_recall_is_the_mean_of_both_directions_at_5(rng):
     np.testing.assert_allclose(ours, np.mean(truth), rtol=1e-6)
 
 
-@pytest.mark.parametrize("K", [0.5, 16.0])
-def test_the_curvature_matters_and_is_used(rng, K):
+def test_the_curvature_matters_and_is_used(rng):
+    K = 0.5
     general, specific, pairs = retrieval(rng)
     general, specific = 3 * general, 3 * specific
     truth = brute_recall(general, specific, pairs, K=K)
@@ -216,21 +216,20 @@ def test_nothing_but_nan_is_no_hit_at_any_length():
 
 
 @pytest.mark.parametrize("filling", ["nan", "copies"])
-@pytest.mark.parametrize("average", ["micro", "macro"])
-def test_padding_does_not_change_top1(rng, filling, average):
+def test_padding_does_not_change_top1(rng, filling):
     prototypes, samples, labels = classification(rng)
     more, extra = samples[:9], labels[:9] + 9  # would count, were they valid
     if filling == "nan":
         more, extra = np.full_like(more, np.nan), np.full_like(extra, -1)
-    ours = top1(
+    padded = (
         np.concatenate([more, prototypes]),
         np.concatenate([samples, more]),
         np.concatenate([labels + 9, extra]),
-        average=average,
-        valid=np.arange(66) < 57,
-        valid_prototypes=np.arange(16) >= 9,
     )
-    np.testing.assert_array_equal(ours, top1(prototypes, samples, labels, average=average))
+    valid = {"valid": np.arange(66) < 57, "valid_prototypes": np.arange(16) >= 9}
+    for average in ("micro", "macro"):
+        plain = top1(prototypes, samples, labels, average=average)
+        np.testing.assert_array_equal(top1(*padded, average=average, **valid), plain)
 
 
 @pytest.mark.parametrize("filling", ["nan", "copies"])
@@ -260,7 +259,7 @@ def test_padding_does_not_change_recall(rng, filling):
 
 
 def test_vmap_over_seeds_equals_a_loop(rng, blocks):
-    problems = [retrieval(rng, n=23, m=61) for _ in range(3)]
+    problems = [retrieval(rng, n=23, m=61) for _ in range(2)]
     general, specific = (np.stack([p[i] for p in problems]) for i in (0, 1))
     pairs = problems[0][2]
     valid = np.arange(61) < 60
@@ -269,11 +268,11 @@ def test_vmap_over_seeds_equals_a_loop(rng, blocks):
         return recall(general, specific, pairs, ks=KS, valid_general=valid)
 
     ours = jax.jit(jax.vmap(one))(general, specific)
-    for seed in range(3):
+    for seed in range(2):
         truth = brute_recall(general[seed, :60], specific[seed], pairs[pairs[:, 1] < 60])
         assert_same(jax.tree.map(lambda share, seed=seed: share[seed], ours), truth)
 
-    problems = [classification(rng) for _ in range(3)]
+    problems = [classification(rng) for _ in range(2)]
     arrays = [np.stack(kind) for kind in zip(*problems, strict=True)]
     ours = jax.jit(jax.vmap(lambda *task: top1(*task)))(*arrays)
     truth = [brute_top1(*task, "micro") for task in problems]
@@ -284,7 +283,7 @@ def test_vmap_over_seeds_equals_a_loop(rng, blocks):
 def test_float32_keeps_the_order_of_float64(rng, radius):
     # Partners are planted at the boundary of what k sees: the last item seen for every other query,
     # the first one not seen for the rest. One exchange of neighbours would change the score.
-    n, m, d = 800, 1000, 512
+    n, m, d = 400, 500, 512
     x, y = (points(rng, rows, d, spread=0.4, dtype=np.float64) for rows in (n, m))
     x, y = (radius * z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
     x, y = (np.float32(z * rng.uniform(0.9, 1.1, (len(z), 1))) for z in (x, y))
@@ -342,8 +341,8 @@ PAIRS = np.stack([LABELS, LABELS], axis=1)
         (lambda: evaluation.recall(X[:0], X, PAIRS), r"general .*one row.*\(0, 3\)"),
         (lambda: evaluation.recall(X, X, PAIRS, ks=(0, 1)), "ks = 0"),
         (lambda: evaluation.recall(X, X, LABELS), r"pairs .*\(p, 2\), got .*\(4,\)"),
-        (lambda: evaluation.recall(X, X[:3], PAIRS), r"specific rows in \[0, 3\).*got 3"),
-        (lambda: evaluation.recall(X, X, PAIRS - [0, 2]), "general rows.*got -2"),
+        (lambda: evaluation.recall(X, X[:3], PAIRS), r"pairs of specific rows .*\[-1, 3\) .*got 3"),
+        (lambda: evaluation.recall(X, X, PAIRS - [0, 2]), "general rows .*got -2"),
     ],
 )
 def test_errors_name_the_argument_and_its_value(call, message):
@@ -351,7 +350,7 @@ def test_errors_name_the_argument_and_its_value(call, message):
         call()
 
 
-@pytest.mark.parametrize("ks", [5, ()])
-def test_lengths_of_lists_must_be_given(ks):
-    with pytest.raises(TypeError, match="ks must be a sequence"):
-        evaluation.recall(X, X, PAIRS, ks=ks)
+def test_lengths_of_lists_must_be_given():
+    for ks in (5, ()):
+        with pytest.raises(TypeError, match="ks must be a sequence"):
+            evaluation.recall(X, X, PAIRS, ks=ks)

@@ -110,13 +110,14 @@ class Sizes:
         return math.isqrt(self.positions - 1) * self.patch
 
 
-def _rows(image_layers: int, text_layers: int) -> Iterator[tuple[str, tuple[str, str]]]:
-    """All rows of the table: published name, (shape, our name)."""
-    yield from WHOLE.items()
+def _rows(image_layers: int, text_layers: int) -> Iterator[tuple[str, str, str]]:
+    """All rows of the table: published name, shape, our name."""
+    for key, (shape, ours) in WHOLE.items():
+        yield key, shape, ours
     for (prefix, rows, tower), number in zip(LAYERS, (image_layers, text_layers), strict=True):
         for i in range(number):
             for key, (shape, ours) in rows.items():
-                yield f"{prefix}.{i}.{key}", (shape, f"{tower}.layers.{i}.{ours}")
+                yield f"{prefix}.{i}.{key}", shape, f"{tower}.layers.{i}.{ours}"
 
 
 def _axes(shape: str) -> list[tuple[int, str]]:
@@ -143,7 +144,7 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         pattern = re.compile(rf"{re.escape(prefix)}\.(0|[1-9][0-9]{{0,2}})\.")
         layers.append(1 + max((int(m[1]) for m in map(pattern.match, shapes) if m), default=0))
     votes: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    for key, (shape, _) in _rows(*layers):
+    for key, shape, _ in _rows(*layers):
         axes, actual = _axes(shape), shapes.get(key, ())
         if len(axes) == len(actual):
             for (factor, name), size in zip(axes, actual, strict=True):
@@ -157,7 +158,7 @@ def published_shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ..
     """The tensors of a whole checkpoint, by published name; None where a size is not known."""
     shapes: dict[str, tuple[int | None, ...]] = dict.fromkeys(SCALARS, ())
     shapes |= dict.fromkeys(PIXELS, (3, 1, 1))
-    for key, (shape, _) in _rows(sizes["image_layers"], sizes["text_layers"]):
+    for key, shape, _ in _rows(sizes["image_layers"], sizes["text_layers"]):
         shapes[key] = tuple(
             factor * sizes[name] if name in sizes else (None if name else factor)
             for factor, name in _axes(shape)
@@ -167,14 +168,14 @@ def published_shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ..
 
 def our_names(sizes: Sizes) -> dict[str, str]:
     """Our names by published names, without the scalars."""
-    return {key: ours for key, (_, ours) in _rows(sizes.image_layers, sizes.text_layers)}
+    return {key: ours for key, _, ours in _rows(sizes.image_layers, sizes.text_layers)}
 
 
 def our_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The arrays of a converted model, by our names."""
     known = dataclasses.asdict(sizes)
     shapes = {}
-    for _, (shape, ours) in _rows(sizes.image_layers, sizes.text_layers):
+    for _, shape, ours in _rows(sizes.image_layers, sizes.text_layers):
         published = (factor * known.get(name, 1) for factor, name in _axes(shape))
         shapes[ours] = _our_shape(ours, tuple(published))
     return shapes

@@ -24,10 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ftfy
 import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
 from hmcl_jax import _checks
-from hmcl_jax._extras import require
 
 VOCABULARY = 49408
 START, END = 49406, 49407
@@ -65,7 +67,6 @@ class Tokenizer:
     def __init__(self, context: int = 77) -> None:
         _checks.integer("context", context, 2)
         self.context = int(context)
-        _pipeline()  # fails here, not at the first text, if a package is missing
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Token ids of every text.
@@ -83,7 +84,16 @@ class Tokenizer:
             )
         rows = np.zeros((len(texts), self.context), np.int32)
         for row, text in enumerate(texts):
-            _check_text(row, text)
+            if not isinstance(text, str):
+                remedy = "; decode it, for example as UTF-8" if isinstance(text, bytes) else ""
+                raise TypeError(
+                    f"texts[{row}] must be a string, got {type(text).__name__}{remedy}."
+                )
+            if lone := LONE_SURROGATE.search(text):
+                raise ValueError(
+                    f"texts[{row}] holds the lone surrogate {lone.group()!r} at position "
+                    f"{lone.start()}, half a character; read its source in the right encoding."
+                )
             ids = [START]
             for piece in _pieces(text):
                 ids += _ids(piece)
@@ -94,22 +104,10 @@ class Tokenizer:
         return rows
 
 
-def _check_text(row: int, text: Any) -> None:
-    if not isinstance(text, str):
-        remedy = "; decode it, for example as UTF-8" if isinstance(text, bytes) else ""
-        raise TypeError(f"texts[{row}] must be a string, got {type(text).__name__}{remedy}.")
-    lone = LONE_SURROGATE.search(text)
-    if lone:
-        raise ValueError(
-            f"texts[{row}] holds the lone surrogate {lone.group()!r} at position {lone.start()}, "
-            "which is half a character; read its source in the right encoding."
-        )
-
-
 def _pieces(text: str) -> list[str]:
     """Words, digits and runs of other characters; their bytes in CLIP's alphabet."""
-    fix_text, split, _ = _pipeline()
-    text = html.unescape(html.unescape(fix_text(text)))
+    split, _ = _pipeline()
+    text = html.unescape(html.unescape(ftfy.fix_text(text)))
     return [piece for piece, _ in split(" ".join(text.split()).lower())]
 
 
@@ -117,7 +115,7 @@ def _pieces(text: str) -> list[str]:
 def _ids(piece: str) -> tuple[int, ...]:
     if piece in SPECIAL:
         return (SPECIAL[piece],)
-    _, _, merge = _pipeline()
+    _, merge = _pipeline()
     return tuple(token.id for token in merge(piece))
 
 
@@ -128,11 +126,8 @@ def _alphabet() -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _pipeline() -> tuple[Any, Any, Any]:
-    """Functions that repair a text, split it into pieces, and merge a piece into tokens."""
-    ftfy = require("ftfy", "backbones")
-    tokenizers = require("tokenizers", "backbones")
-    models, pre_tokenizers = tokenizers.models, tokenizers.pre_tokenizers
+def _pipeline() -> tuple[Any, Any]:
+    """Functions that split a text into pieces, and merge a piece into tokens."""
     with lzma.open(MERGES, "rt", encoding="utf8") as lines:
         merges = [(left, right) for left, right in map(str.split, lines)]
     alphabet = _alphabet()
@@ -148,4 +143,4 @@ def _pipeline() -> tuple[Any, Any, Any]:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    return ftfy.fix_text, splitter.pre_tokenize_str, model.tokenize
+    return splitter.pre_tokenize_str, model.tokenize

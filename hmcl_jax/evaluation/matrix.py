@@ -8,7 +8,6 @@ seen. Publications differ in how they average, so the conventions are written ou
 Functions take ``(..., T, T)``, for example one matrix per seed, and compute in float64.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -36,28 +35,27 @@ def _square(name: str, R: ArrayLike) -> NDArray[np.float64]:
     return scores.astype(np.float64)
 
 
-def _seen(tasks: int) -> NDArray[np.bool_]:
-    return np.tri(tasks, dtype=bool)
+def _wrong(scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Entries that are not finite although seen, or not NaN although not seen."""
+    seen = np.tri(scores.shape[-1], dtype=bool)
+    return np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
 
 
 def _complete(name: str, R: ArrayLike) -> NDArray[np.float64]:
-    """The matrices as float64; names the first entry that should not be as it is."""
+    """The matrices as float64; an incomplete one is refused with its first wrong entry."""
     scores = _square(name, R)
-    seen = _seen(scores.shape[-1])
-    wrong = np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
+    wrong = _wrong(scores)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         t, i = index[-2:]
-        at = f"{name}[{', '.join(map(str, index))}]"
-        if i <= t:
-            raise ValueError(
-                f"{at}, the score on task {i} after task {t}, must be finite, "
-                f"got {scores[index]}; finish the run or leave this matrix out."
-            )
-        raise ValueError(
-            f"{at}, the score on task {i} after task {t}, must be NaN because task {i} comes "
-            f"later, got {scores[index]}; use np.where(np.tri({scores.shape[-1]}), R, np.nan)."
+        rule = (
+            f"must be finite, got {scores[index]}; finish the run or leave this matrix out."
+            if i <= t
+            else f"must be NaN because task {i} comes later, got {scores[index]}; use "
+            f"np.where(np.tri({scores.shape[-1]}), R, np.nan)."
         )
+        at = f"{name}[{', '.join(map(str, index))}]"
+        raise ValueError(f"{at}, the score on task {i} after task {t}, {rule}")
     return scores
 
 
@@ -82,9 +80,7 @@ def is_complete(R: ArrayLike) -> np.bool_ | NDArray[np.bool_]:
       >>> print(is_complete([done, stopped]))
       [ True False]
     """
-    scores = _square("R", R)
-    right = np.where(_seen(scores.shape[-1]), np.isfinite(scores), np.isnan(scores))
-    return right.all(axis=(-2, -1))
+    return ~_wrong(_square("R", R)).any(axis=(-2, -1))
 
 
 def overall(R: ArrayLike) -> Score:
@@ -171,7 +167,7 @@ def forgetting(R: ArrayLike) -> Score:
     if scores.shape[-1] == 1:
         return np.zeros(scores.shape[:-2])[()]
     earlier = scores[..., :-1, :-1]
-    best = np.where(_seen(earlier.shape[-1]), earlier, -np.inf).max(axis=-2)
+    best = np.where(np.tri(earlier.shape[-1], dtype=bool), earlier, -np.inf).max(axis=-2)
     return (best - scores[..., -1, :-1]).mean(axis=-1)
 
 
@@ -215,8 +211,7 @@ class Spread(NamedTuple):
     std: float | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """Every measure of a stream over seeds; for their conventions see :data:`CONVENTIONS`.
 
     Attributes:
@@ -232,11 +227,6 @@ class Summary:
     forgetting: Spread
     immediate: Spread
     seeds: int
-
-
-def _spread(values: Score) -> Spread:
-    std = float(np.std(values, ddof=1)) if np.size(values) > 1 else None
-    return Spread(float(np.mean(values)), std)
 
 
 def summary(R_per_seed: ArrayLike) -> Summary:
@@ -271,5 +261,10 @@ def summary(R_per_seed: ArrayLike) -> Summary:
         backward_transfer=_spread(backward_transfer(scores)),
         forgetting=_spread(forgetting(scores)),
         immediate=_spread(immediate(scores)),
-        seeds=scores.shape[0],
+        seeds=len(scores),
     )
+
+
+def _spread(values: Score) -> Spread:
+    std = float(np.std(values, ddof=1)) if np.size(values) > 1 else None
+    return Spread(float(np.mean(values)), std)

@@ -47,19 +47,25 @@ def _mask(name: str, valid: ArrayLike | None, rows: int) -> jax.Array:
 
 
 def _integers(name: str, values: ArrayLike, shape: tuple[int | str, ...]) -> jax.Array:
-    """Indices as int32; a word in `shape` stands for any length."""
+    """Indices as int32; only the number of axes and the length of the last one are checked."""
     values = jnp.asarray(values)
-    fits = len(shape) == values.ndim and all(
-        isinstance(wanted, str) or wanted == got
-        for wanted, got in zip(shape, values.shape, strict=True)
-    )
+    fits = values.ndim == len(shape) and values.shape[-1] == shape[-1]
     if not fits or not jnp.issubdtype(values.dtype, jnp.integer):
-        wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+        wanted = str(shape).replace("'", "")
         raise ValueError(
-            f"{name} must be integers of shape {wanted}, "
-            f"got {values.dtype} of shape {values.shape}."
+            f"{name} must be integers of shape {wanted}, got {values.dtype} of shape "
+            f"{values.shape}."
         )
     return values.astype(jnp.int32)
+
+
+def _check_range(name: str, values: ArrayLike, low: int, high: int, note: str = "") -> None:
+    if _checks.is_concrete(values):
+        array = np.asarray(values)
+        bad = array[(array < low) | (array >= high)]
+        if bad.size:
+            note = note and f" ({note})"
+            raise ValueError(f"{name} must be in [{low}, {high}){note}, got {bad[0]}.")
 
 
 def _points(**named: ArrayLike) -> tuple[jax.Array, ...]:
@@ -222,10 +228,7 @@ def top1(
     valid = _mask("valid", valid, n)
     listed = _mask("valid_prototypes", valid_prototypes, classes)
     if _checks.is_concrete(wanted) and _checks.is_concrete(valid):
-        shown = np.asarray(wanted)[np.asarray(valid)]
-        bad = shown[(shown < 0) | (shown >= classes)]
-        if bad.size:
-            raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
+        _check_range("labels", np.asarray(wanted)[np.asarray(valid)], 0, classes)
 
     def partners(rows: jax.Array) -> jax.Array:
         return wanted[rows][:, None] == jnp.arange(classes, dtype=jnp.int32)[None, :]
@@ -294,12 +297,12 @@ def recall(
         "specific": _mask("valid_specific", valid_specific, specific.shape[0]),
         "general": _mask("valid_general", valid_general, general.shape[0]),
     }
-    ends = dict(zip(listed, (pairs[:, 0], pairs[:, 1]), strict=True))
-    for side, end in ends.items():
-        _check_ends(side, end, listed[side].shape[0])
+    ends = {"specific": pairs[:, 0], "general": pairs[:, 1]}
     real = jnp.ones(pairs.shape[0], bool)
     for side, end in ends.items():
-        there = (end >= 0) & (end < listed[side].shape[0])
+        rows = listed[side].shape[0]
+        _check_range(f"pairs of {side} rows", end, -1, rows, "-1 is padding")
+        there = (end >= 0) & (end < rows)
         real = real & there & listed[side][jnp.where(there, end, 0)]
     K = _checks.positive("K", K, general.dtype)
 
@@ -319,22 +322,12 @@ def recall(
         hits = ranks[None, :] < jnp.array(ks, jnp.int32)[:, None]
         return jnp.sum(hits, axis=1, dtype=general.dtype) / jnp.sum(counted, dtype=general.dtype)
 
-    shares = {
-        "general_to_specific": direction("general", general, "specific", specific),
-        "specific_to_general": direction("specific", specific, "general", general),
+    to_specific = direction("general", general, "specific", specific)
+    to_general = direction("specific", specific, "general", general)
+    return {
+        "general_to_specific": dict(zip(ks, list(to_specific), strict=True)),
+        "specific_to_general": dict(zip(ks, list(to_general), strict=True)),
     }
-    return {name: dict(zip(ks, list(share), strict=True)) for name, share in shares.items()}
-
-
-def _check_ends(side: str, end: jax.Array, rows: int) -> None:
-    if not _checks.is_concrete(end):
-        return
-    values = np.asarray(end)
-    bad = values[(values < -1) | (values >= rows)]
-    if bad.size:
-        raise ValueError(
-            f"pairs must name {side} rows in [0, {rows}), or -1 for padding, got {bad[0]}."
-        )
 
 
 def symmetric_recall(
@@ -372,14 +365,6 @@ def symmetric_recall(
       >>> print(round(float(share), 3))
       0.833
     """
-    _checks.integer("k", k, 1)
-    shares = recall(
-        general,
-        specific,
-        pairs,
-        ks=(k,),
-        K=K,
-        valid_general=valid_general,
-        valid_specific=valid_specific,
-    )
-    return (shares["general_to_specific"][k] + shares["specific_to_general"][k]) / 2
+    valid = {"valid_general": valid_general, "valid_specific": valid_specific}
+    one, other = recall(general, specific, pairs, ks=(k,), K=K, **valid).values()
+    return (one[k] + other[k]) / 2

@@ -18,7 +18,7 @@ the Lorentz inner product, without its cancellation, and the chord is needed onc
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -94,12 +94,7 @@ def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @functools.partial(jax.jit, static_argnames=("steps", "entailing"))
 def _walks(
-    images: jax.Array,
-    texts: jax.Array,
-    K: jax.Array,
-    kappa: jax.Array,
-    steps: int,
-    entailing: bool,
+    images: jax.Array, texts: jax.Array, K: jax.Array, kappa: jax.Array, steps: int, entailing: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Nearest text (the root is -1), its distance, and the radius of the point, for each seed.
 
@@ -116,6 +111,21 @@ def _walks(
         r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
         r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
 
+        def entails(s: jax.Array, s0: jax.Array, chord2: jax.Array) -> jax.Array:
+            # As in `entailment`: angle <= aperture <= pi/2, with
+            # tan(angle) = sqrt(K) across / outward and no arc tangent.
+            across = s * jnp.sqrt(jnp.maximum(chord2 * (1 - chord2 / 4), 0))
+            along = s - s * chord2 / 2
+            ahead = along > 0  # there the two terms of the outward part cancel
+            cancelled = K * (s - r - s * chord2 / 2) * (along + r) - (r * across) ** 2
+            outward = jnp.where(
+                ahead, cancelled / jnp.where(ahead, r0 * along + r * s0, 1), r0 * along - r * s0
+            )
+            inside = jnp.sqrt(K) * across * jnp.cos(aperture) <= outward * jnp.sin(aperture)
+            # A text at the point itself entails it, where the angle is noise; so does the root.
+            near = 16 * jnp.finfo(dtype).eps * r
+            return inside | ((s - r) ** 2 + s * r * chord2 <= near**2) | (r <= 0)
+
         def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             direction, start = _direction(image)
             # Radii are points of a hyperboloid with one space dimension.
@@ -126,11 +136,7 @@ def _walks(
             radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
             h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
             if entailing:
-                inside = _inside(r, r0, aperture, s, s0, chord2, K)
-                # A text at the point itself entails it, where the angle is noise; so does the root.
-                near = 16 * jnp.finfo(dtype).eps * r
-                here = (s - r) ** 2 + s * r * chord2 <= near**2
-                h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
+                h = jnp.where(entails(s, s0, chord2), h, jnp.inf)
             best = jnp.argmin(h, axis=0).astype(jnp.int32)
             distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
             return best - 1, distance, s[0]
@@ -139,27 +145,6 @@ def _walks(
         return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
 
     return jax.lax.map(of_seed, (images, texts))
-
-
-def _inside(
-    r: jax.Array,
-    r0: jax.Array,
-    aperture: jax.Array,
-    s: jax.Array,
-    s0: jax.Array,
-    chord2: jax.Array,
-    K: jax.Array,
-) -> jax.Array:
-    """Whether a point of radius s lies in the cone of a text of radius r, as in `entailment`."""
-    across = s * jnp.sqrt(jnp.maximum(chord2 * (1 - chord2 / 4), 0))
-    along = s - s * chord2 / 2
-    ahead = along > 0  # there the two terms of the outward part cancel
-    cancelled = K * (s - r - s * chord2 / 2) * (along + r) - (r * across) ** 2
-    outward = jnp.where(
-        ahead, cancelled / jnp.where(ahead, r0 * along + r * s0, 1), r0 * along - r * s0
-    )
-    # angle <= aperture <= pi/2, with tan(angle) = sqrt(K) across / outward and no arc tangent
-    return jnp.sqrt(K) * across * jnp.cos(aperture) <= outward * jnp.sin(aperture)
 
 
 def traverse(
@@ -204,8 +189,14 @@ def traverse(
             "images and texts must have shapes (n, d) and (m, d), or both with an axis of seeds "
             f"in front, got shapes {images.shape} and {texts.shape}."
         )
-    names = _checked_names(names, texts.shape[-2])
-    if 0 in (images.shape[-2], *seeds):
+    if isinstance(names, str) or len(names) != texts.shape[-2] or not len(names):
+        raise ValueError(
+            f"names must be a list of one name per text and hold at least one, got {len(names)} "
+            f"for {texts.shape[-2]} texts."
+        )
+    if ROOT in names:
+        raise ValueError(f"names must not hold {ROOT!r}: the root is always in the pool.")
+    if not images.size:
         raise ValueError(f"images must hold at least one picture, got shape {images.shape}.")
     _checks.finite("images", images)
     _checks.finite("texts", texts)
@@ -216,17 +207,6 @@ def traverse(
     walks = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
     nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in walks)
     return Traversal((*names, ROOT), nearest, distances, radii, bool(entailing))
-
-
-def _checked_names(names: Sequence[str], count: int) -> tuple[str, ...]:
-    if isinstance(names, str) or len(names) != count or count == 0:
-        raise ValueError(
-            f"names must be a list of one name per text and hold at least one, got {len(names)} "
-            f"for {count} texts."
-        )
-    if ROOT in names:
-        raise ValueError(f"names must not hold {ROOT!r}: the root is always in the pool.")
-    return tuple(names)
 
 
 def compare_heads(
@@ -264,18 +244,16 @@ def compare_heads(
       | dog | cat |
       | [ROOT] | [ROOT] |
     """
-    _checks.instance("pool", pool, Pool, "a Pool")
     walks = {}
     for label, by_modality in heads.items():
-        missing = [m for m in (modality, pool.modality) if m not in by_modality]
+        missing = {modality, pool.modality} - set(by_modality)
         if missing:
             raise ValueError(
-                f"heads[{label!r}] must have a head for {missing[0]!r}, got {sorted(by_modality)}."
+                f"heads[{label!r}] must have heads for {sorted(missing)}, got "
+                f"{sorted(by_modality)}."
             )
-        images, texts = (
-            _moved(by_modality[m], x, K)
-            for m, x in ((modality, features), (pool.modality, pool.features))
-        )
+        images = _moved(by_modality[modality], features, K)
+        texts = _moved(by_modality[pool.modality], pool.features, K)
         walks[label] = traverse(images, texts, pool.names, K=K, **options)
     return walks
 
@@ -287,7 +265,10 @@ def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
     return jax.vmap(apply_head, (0, None, None))(W, z, K) if W.ndim == 3 else apply_head(W, z, K)
 
 
-_ESCAPES = {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
+# Names are shown as they are, not as Markdown or HTML.
+_ESCAPES = str.maketrans(
+    {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
+)
 
 
 def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
@@ -315,10 +296,7 @@ def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
     longest = max(map(len, paths))
     padded = [(*path, *[""] * (longest - len(path)), ROOT) for path in paths]
     rows = [tuple(columns), *zip(*padded, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.translate(str.maketrans(_ESCAPES)) for cell in row) + " |"
-        for row in rows
-    ]
+    lines = ["| " + " | ".join(cell.translate(_ESCAPES) for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
 
 
@@ -345,7 +323,7 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
       >>> print(len(pool.names), pool.names[:3], pool.features.shape)
       12 ('airplane', 'animal', 'automobile') (12, 512)
     """
-    return _joined([task], parts)
+    return _pool([task], parts)
 
 
 def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool:
@@ -366,41 +344,37 @@ def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool
       297 text
     """
     tasks = [task for task in store if task.general == store.tasks[0].general]
-    return _joined(tasks, parts)
+    return _pool(tasks, parts)
 
 
-def _joined(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
+def _pool(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
     if isinstance(parts, str) or not parts or not set(parts) <= set(PARTS):
         raise ValueError(f"parts must be some of {PARTS}, got {parts!r}.")
     texts: dict[str, tuple[str, np.ndarray]] = {}
     for part in parts:
         for task in tasks:
-            names, points = _part(task, part)
-            for name, point in zip(names, points, strict=True):
-                if name != ROOT:  # which is always in the pool
-                    texts.setdefault(name, (part, point))
+            for name, point in _texts(task, part):
+                texts.setdefault(name, (part, point))
+    texts.pop(ROOT, None)  # traverse adds it
     if not texts:
         listed = ", ".join(task.name for task in tasks)
-        raise ValueError(f"Nothing of {tuple(parts)} is in the store for {listed}.")
-    features = np.stack([point for _, point in texts.values()]).astype(np.float32)
-    kinds = tuple(kind for kind, _ in texts.values())
-    return Pool(tuple(texts), features, kinds, tasks[0].general)
+        raise ValueError(f"The store has no {' or '.join(parts)} for {listed}.")
+    kinds, points = zip(*texts.values(), strict=True)
+    return Pool(tuple(texts), np.stack(points).astype(np.float32), kinds, tasks[0].general)
 
 
-def _part(task: Task, part: str) -> tuple[Sequence[str], np.ndarray | Sequence]:
-    arrays = task.arrays
+def _texts(task: Task, part: str) -> Iterable[tuple[str, np.ndarray]]:
+    """Names and points."""
+    tree = task.arrays.get("tree_features", ())
+    named = zip(task.tree_names, tree, strict=True) if len(tree) else ()
+    if part == "tree":
+        return named
     if part == "classes":
-        return task.classes, arrays["prototypes"] if task.classes else ()
-    tree = arrays.get("tree_features")
-    known: dict[bytes, str] = {}
-    if tree is not None:
-        if part == "tree":
-            return task.tree_names, tree
-        known = {point.tobytes(): name for name, point in zip(task.tree_names, tree, strict=True)}
-    if part == "tree" or task.kind != "retrieval":
-        return (), ()
-    captions = arrays["test_general"]
-    unnamed = (f"caption {row} of {task.name}" for row in range(len(captions)))
-    return [
-        known.get(p.tobytes(), name) for p, name in zip(captions, unnamed, strict=True)
-    ], captions
+        return zip(task.classes, task.arrays["prototypes"] if task.classes else (), strict=True)
+    if task.kind != "retrieval":
+        return ()
+    known = {point.tobytes(): name for name, point in named}
+    return (
+        (known.get(point.tobytes(), f"caption {row} of {task.name}"), point)
+        for row, point in enumerate(task.arrays["test_general"])
+    )
