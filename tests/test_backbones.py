@@ -269,7 +269,6 @@ def test_other_models(tmp_path, state):
     [
         ({"curv": np.array(np.nan, "f4")}, {}, "curv must be a logarithm"),
         ({"logit_scale": np.array(100, "f4")}, {}, "logit_scale must be .* got 100"),
-        ({"pixel_std": zeros(3, 1, 1)}, {}, "pixel_std positive"),
         ({"visual__norm__bias": zeros(64) + np.inf}, {}, r"visual\.norm\.bias is not finite\."),
         ({"visual__norm__bias": zeros(64) + 1e5}, {"dtype": "float16"}, "not in float16; use"),
         ({}, {"heads": (5, None)}, "image tower of width 64 cannot have 5 heads"),

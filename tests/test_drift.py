@@ -1,5 +1,7 @@
 """Drift: computed by hand, by loops, in NumPy; what changes it and what does not."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,9 +60,6 @@ def cones(before, after, kappa=0.1):
     return dict(zip(CONES, np.asarray(jax.jit(cone_changes)(before, after, K, kappa)), strict=True))
 
 
-# By hand
-
-
 def test_all_measures_of_an_example_computed_by_hand(dtype):
     # K = 16: the time of (3, 0) is 5, of (0, 0) it is 4, of (4 sqrt 8, ...) 12.
     before = Anchors(jnp.array([[3, 0], [0, 3]], dtype), jnp.array([[3, 0], [0, 3]], dtype))
@@ -79,9 +78,6 @@ def test_all_measures_of_an_example_computed_by_hand(dtype):
     across = 4 * np.arccosh(25 / 16)
     np.testing.assert_allclose(found["paired_distance"], (along + across) / 2, **close)
     assert found["radial"].dtype == dtype
-
-
-# What moves them
 
 
 def test_nothing_drifts_under_a_shared_rotation(rng, dtype):
@@ -114,9 +110,6 @@ def test_points_at_the_origin_have_cosine_0():
     assert still["angular"] == still["cross_modal"] == 0
     found = measures(Anchors(zero, one), Anchors(one, one))
     np.testing.assert_allclose([found["angular"], found["cross_modal"]], [0.5, 1])
-
-
-# Cones
 
 
 def test_cones_of_an_example_computed_by_hand(dtype):
@@ -152,9 +145,6 @@ def test_cones_agree_with_entailment_and_turn_with_all(rng, x64):
     np.testing.assert_allclose(turned["excess_after"], turned["excess_before"], rtol=1e-12)
     same = cones(before, before, 0.4)
     assert same["excess_after"] == same["excess_before"]
-
-
-# As functions
 
 
 @pytest.mark.parametrize("function", [drift_measures, cone_changes])
@@ -242,30 +232,21 @@ def test_known_heads_give_known_drift(drift):
 
 def test_every_entry_equals_numpy_in_float64(courses, drift):
     heads = courses["random"]
-    for seed in range(2):
-        for index, name in enumerate(drift.tasks):
-            task = STREAM[name]
-            anchors = fixed_anchors(task, 12)
 
-            def points(heads, task=task, anchors=anchors, seed=seed):
-                sides = []
-                for m, x in ((task.general, anchors.general), (task.specific, anchors.specific)):
-                    x = np.asarray(x, np.float64)
-                    lifted = np.hstack([np.sqrt(10 + (x**2).sum(1, keepdims=True)), x])
-                    sides.append(lifted @ heads[m][seed].astype(np.float64).T)
-                return sides
+    def facts(task, heads, seed):
+        times, points = [], []
+        for m, x in zip((task.general, task.specific), fixed_anchors(task, 12), strict=True):
+            lifted = np.hstack([np.sqrt(10 + (x**2).sum(1, keepdims=True)), x])
+            points.append(lifted.astype(np.float64) @ heads[m][seed].astype(np.float64).T)
+            times.append(np.sqrt(10 + (points[-1] ** 2).sum(1)))
+        g, s = (y / np.linalg.norm(y, axis=1, keepdims=True) for y in points)
+        inner = (points[0] * points[1]).sum(1) - times[0] * times[1]
+        return times, (g @ g.T, s @ s.T), s @ g.T, np.sqrt(10) * np.arccosh(-inner / 10)
 
-            def facts(sides):
-                times = [np.sqrt(10 + (y**2).sum(1)) for y in sides]
-                g, s = (y / np.linalg.norm(y, axis=1, keepdims=True) for y in sides)
-                inner = (sides[0] * sides[1]).sum(1) - times[0] * times[1]
-                return times, (g @ g.T, s @ s.T), s @ g.T, np.sqrt(10) * np.arccosh(-inner / 10)
-
-            old, new = facts(points(heads[index])), facts(points(heads[-1]))
-            expected = [
-                np.abs(np.array(b) - np.array(a)).mean() for a, b in zip(old, new, strict=True)
-            ]
-            np.testing.assert_allclose(of(drift, "random")[seed, index], expected, rtol=1e-4)
+    for seed, (index, name) in itertools.product(range(2), enumerate(drift.tasks)):
+        old, new = (facts(STREAM[name], heads[i], seed) for i in (index, -1))
+        expected = [np.abs(np.array(b) - np.array(a)).mean() for a, b in zip(old, new, strict=True)]
+        np.testing.assert_allclose(of(drift, "random")[seed, index], expected, rtol=1e-4)
 
 
 def test_means_reductions_and_tests(drift):

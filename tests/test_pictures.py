@@ -1,7 +1,6 @@
 """Pictures: the pixels of Pillow and torchvision, damaged files, and batches read in threads."""
 
 import dataclasses
-import gc
 import io
 import threading
 import time
@@ -246,15 +245,6 @@ def test_an_early_stop_ends_the_threads():
     next(batches)
     assert threads()
     batches.close()
-    assert not threads()
-
-    def first():
-        for batch in read_batches(files, 8, "crop", 2, workers=4):
-            return batch
-        return None
-
-    assert first().rows.tolist() == [0, 1]
-    gc.collect()
     assert not threads()
 
 

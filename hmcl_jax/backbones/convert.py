@@ -29,6 +29,7 @@ from hmcl_jax._extras import require
 from hmcl_jax._versions import versions
 from hmcl_jax.backbones.parameter_map import (
     DROPPED,
+    PIXELS,
     SCALARS,
     Sizes,
     our_layout,
@@ -249,18 +250,12 @@ def _scalars(path: Path, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     for key, value in logs.items():
         if not abs(value) < 80:  # the exponential of more is not a float32
             raise CheckpointError(f"{path}: {key} must be a logarithm below 80, got {value}.")
-    mean, std = (tensors[key].astype(np.float64).ravel() for key in ("pixel_mean", "pixel_std"))
-    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
-        raise CheckpointError(
-            f"{path}: pixel_mean must be finite and pixel_std positive, got {mean} and {std}."
-        )
     return {
         "K": math.exp(-logs["curv"]),
         "tau": math.exp(-logs["logit_scale"]),
         "image_alpha": math.exp(logs["visual_alpha"]),
         "text_alpha": math.exp(logs["textual_alpha"]),
-        "pixel_mean": mean.tolist(),
-        "pixel_std": std.tolist(),
+        **{key: _array(path, key, tensors[key], "float64").ravel().tolist() for key in PIXELS},
     }
 
 
@@ -281,6 +276,6 @@ def _array(path: Path, key: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(tensor.astype(dtype))
     if not np.isfinite(array).all():
-        remedy = "" if dtype == "float32" else ", at least not in float16; use dtype = 'float32'"
+        remedy = ", at least not in float16; use dtype = 'float32'" if dtype == "float16" else ""
         raise CheckpointError(f"{path}: {key} is not finite{remedy}.")
     return array

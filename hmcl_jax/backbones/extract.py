@@ -256,17 +256,14 @@ def _work_folder(work: Path, plan: Mapping[str, Any], resume: bool) -> Iterator[
 Encoded = Iterator[Shard]  # in batches
 
 
+@dataclasses.dataclass(frozen=True)
 class _Extraction:
     """Makes the tasks one after the other."""
 
-    def __init__(
-        self,
-        work: Path,
-        encoder: Backbone,
-        options: Options,
-        listener: Callable[[Step], None] | None,
-    ) -> None:
-        self.work, self.encoder, self.options, self.listener = work, encoder, options, listener
+    work: Path
+    encoder: Backbone
+    options: Options
+    listener: Callable[[Step], None] | None
 
     def task(self, source: Source) -> Task:
         """The task of a source, with its score before anything is learned."""
@@ -296,12 +293,11 @@ class _Extraction:
             if split.labels is not None:
                 arrays[f"{which}_features"] = encoded.features
                 arrays[f"{which}_labels"] = split.labels[encoded.rows]
-                missing = set(range(len(source.classes))) - set(arrays["train_labels"].tolist())
-                if missing:
+                missing = np.setdiff1d(np.arange(len(source.classes)), arrays["train_labels"])
+                if missing.size:
                     raise ExtractError(
                         f"{source.name}: no training picture of the class "
-                        f"{source.classes[min(missing)]!r} can be read; repair them, or remove the "
-                        "class."
+                        f"{source.classes[missing[0]]!r} can be read; repair them, or remove it."
                     )
             else:
                 arrays |= _paired(which, split, encoded, self._texts(source, which, split))

@@ -1,10 +1,8 @@
 """Decodes pictures and brings them to size, as the reference protocols do, in threads.
 
 The pixels are those of torchvision's ``Resize`` and ``CenterCrop`` on the installed Pillow, byte
-for byte: ``convert("RGB")`` (alpha is dropped, not blended; 16-bit grey, CMYK and palettes as
-Pillow does; of an animation the first frame), then bicubic with antialias. EXIF rotation is not
-applied, because the protocols do not; ``upright=True`` applies it. Normalisation belongs to the
-backbone.
+for byte: ``convert("RGB")``, which drops alpha and takes the first frame of an animation, then
+bicubic with antialias. Only ``upright=True`` applies EXIF rotation, because the protocols do not.
 
 Pillow 13 squashes upright formats first in height, earlier ones first in width. The pixels differ
 in the last digits (of 427 x 640 to 224 x 224, a fifth of the values, by 4 of 255 at most), so keep

@@ -5,7 +5,6 @@ products, (out, in, height, width) for the patches. Ours are the names of the pa
 :mod:`hmcl_jax.backbones.towers`, with (in, out) everywhere.
 """
 
-import collections
 import dataclasses
 import math
 import re
@@ -130,28 +129,27 @@ def _axes(shape: str) -> list[tuple[int, str]]:
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that most of a checkpoint's tensors agree on.
+    """The sizes of a checkpoint, each from the first of its tensors that has it.
 
     Args:
       shapes: of the tensors, by published name.
 
     Returns:
-      By the names in :class:`Sizes`; without those that no tensor tells. There is at least one
-      layer in each tower.
+      By the names in :class:`Sizes`; without those that no tensor has. There is at least one layer
+      in each tower.
     """
     layers = []
     for prefix, _, _ in LAYERS:
         pattern = re.compile(rf"{re.escape(prefix)}\.(0|[1-9][0-9]{{0,2}})\.")
         layers.append(1 + max((int(m[1]) for m in map(pattern.match, shapes) if m), default=0))
-    votes: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    sizes = {"image_layers": layers[0], "text_layers": layers[1]}
     for key, shape, _ in _rows(*layers):
         axes, actual = _axes(shape), shapes.get(key, ())
         if len(axes) == len(actual):
             for (factor, name), size in zip(axes, actual, strict=True):
-                if name and size and size % factor == 0:
-                    votes[name][size // factor] += 1
-    sizes = {name: counted.most_common(1)[0][0] for name, counted in votes.items()}
-    return {**sizes, "image_layers": layers[0], "text_layers": layers[1]}
+                if name and size % factor == 0:
+                    sizes.setdefault(name, size // factor)
+    return sizes
 
 
 def published_shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ...]]:

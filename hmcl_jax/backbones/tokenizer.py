@@ -3,17 +3,13 @@
 The ids are those of CLIP's own tokenizer, but the work is done by the ``tokenizers`` library. The
 merges are in ``clip_merges.txt.xz`` beside this file (MIT licence, see DATA_LICENSES.md).
 
-What CLIP's tokenizer does in odd cases is done here too:
-
-- ``<|startoftext|>`` and ``<|endoftext|>`` in a text are the ids 49406 and 49407, unless other
-  punctuation is right before them ("!<|endoftext|>" is punctuation and a word). The text tower
-  pools at the first end, so a text that holds one is read up to there.
-- U+0345, the Greek iota subscript where it could not be composed, is left out.
+As in CLIP's tokenizer, ``<|startoftext|>`` and ``<|endoftext|>`` in a text are the ids 49406 and
+49407, unless other punctuation is right before them, and U+0345, a Greek iota subscript that could
+not be composed, is left out. The text tower pools at the first end, and ignores the rest.
 
 Lone surrogates, which are no text, are refused; CLIP's tokenizer makes U+FFFD of them. Letters and
-digits are those of Unicode 16 (``tokenizers`` 0.23), in CLIP's tokenizer those that its ``regex``
-package knows: with regex 2026.11 all characters of Unicode 16 are split alike, and the letters and
-digits that came later (17,480, such as U+323B0) count as punctuation here.
+digits are those of Unicode 16 (``tokenizers`` 0.23); letters and digits of later versions, which
+the ``regex`` package of CLIP's tokenizer may know, count as punctuation here.
 """
 
 import functools

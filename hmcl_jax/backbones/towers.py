@@ -82,11 +82,11 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, at: jax.Array | None = None) -> tuple[jax.Array, None]:
-        """The stream after the layer, and nothing else.
+        """The stream after the layer, as a carry of :func:`flax.linen.scan`.
 
         Args:
           x: the stream, shape ``(n, tokens, width)``.
-          at: the one token of each row that is wanted, shape ``(n,)``; all if None.
+          at: the one token of each row to compute, shape ``(n,)``; all if None.
         """
         batch, tokens, width = x.shape
         qkv = _dense("qkv", 3 * width, self.dtype)(_norm("norm1")(x))
@@ -154,14 +154,7 @@ class ImageTower(Tower):
 
     @nn.compact
     def __call__(self, pixels: jax.Array) -> jax.Array:
-        """Tangent vectors, before alpha.
-
-        Args:
-          pixels: normalised, shape ``(n, side, side, 3)``.
-
-        Returns:
-          Shape ``(n, dimension)``.
-        """
+        """Tangent vectors, before alpha, of normalised pixels ``(n, side, side, 3)``."""
         batch, side = pixels.shape[:2]
         grid = side // self.patch
         cut = pixels.reshape(batch, grid, self.patch, grid, self.patch, 3)
@@ -188,14 +181,9 @@ class TextTower(Tower):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Tangent vectors, before alpha.
+        """Tangent vectors, before alpha, of tokens ``(n, length)``, at most `context` long.
 
-        Args:
-          tokens: shape ``(n, length)``, at most `context` long. The end of a text is where its
-            largest token is first; tokens behind it have no effect.
-
-        Returns:
-          Shape ``(n, dimension)``.
+        A text ends where its largest token is first; tokens behind it have no effect.
         """
         zeros = nn.initializers.zeros
         table = self.param("tokens", zeros, (self.vocabulary, self.width))

@@ -27,14 +27,13 @@ class Anchors(NamedTuple):
 def fixed_anchors(task: Task, count: int = 50) -> Anchors:
     """Frozen features of some test samples of a task and of the text that each belongs to.
 
-    The text of a sample is the prototype of its class, or for retrieval one of its captions. Which
-    samples are taken depends on the name of the task alone, so they are the same for all methods
-    and seeds, and a smaller count takes the first of a larger.
+    The text of a sample is the prototype of its class, or for retrieval one of its captions. The
+    choice depends only on the name of the task, so it is the same for all methods and seeds, and a
+    smaller count takes the first of a larger. No sample occurs twice.
 
     Args:
       task: the task.
-      count: how many; all test samples with a text if there are fewer. No sample occurs twice, but
-        the samples of a class share their prototype.
+      count: how many; all test samples with a text if there are fewer.
 
     Returns:
       The anchors, in the dtype of the store.

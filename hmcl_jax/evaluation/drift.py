@@ -14,12 +14,11 @@ and the bar a mean over all anchors or pairs of anchors:
   change"; it is the absolute one here, as in the other three, so that changes in opposite
   directions do not cancel.
 
-The Gram matrices are whole, diagonals included. The anchors of a class share their prototype, which
-then occurs several times. One rotation of all modalities gives 0 for all four. A rotation of one
-modality alone leaves radial and angular drift 0 and changes cross-modal drift and paired distance.
-A radial scaling leaves angular and cross-modal drift 0.
+The Gram matrices are whole, diagonals included. The anchors of a class share their prototype.
+A rotation of all modalities changes none of the four, a rotation of one modality only cross-modal
+drift and paired distance, a radial scaling neither angular nor cross-modal drift.
 
-Besides (ours), which samples enter and leave the cone of their text, and the norms of the anchors
+Further, which samples enter and leave the cone of their text (ours), and the norms of the anchors
 as in the paper's appendix on modality-specific radial contraction (apdx:norm_contraction).
 """
 
@@ -195,9 +194,7 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """Drift of every old task between its end and the end of the stream.
-
-    All numbers of a seed that was stopped are NaN.
+    """Drift of every old task between its end and the end of the stream; NaN for stopped seeds.
 
     Attributes:
       methods: names.
@@ -227,9 +224,6 @@ class Drift:
         """Share of another method's mean drift that is avoided, ``(methods, seeds, 4)``.
 
         1 if nothing drifts, 0 if it drifts as much, below 0 if more; NaN if neither does.
-
-        Args:
-          against: the other method.
         """
         mean = self.mean()
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -240,8 +234,8 @@ class Drift:
     ) -> list[Wilcoxon]:
         """Exact Wilcoxon tests of whether a method's drift differs from another's.
 
-        The pairs are the old tasks; a positive difference favours `method`. Seeds are no pairs of
-        their own, because those of one task are not independent.
+        The pairs are the old tasks; a positive difference favours `method`. Seeds are no pairs,
+        because those of one task are not independent.
 
         Args:
           method: its name.
@@ -249,8 +243,7 @@ class Drift:
           seed: whose drift is compared. Default: means over all seeds that were not stopped.
 
         Returns:
-          One for each of :data:`MEASURES`; for all of them to hold at once, see
-          :func:`hmcl_jax.evaluation.bonferroni`.
+          One test for each of :data:`MEASURES`, not yet adjusted for their number.
         """
         if seed is not None and seed not in self.seeds:
             raise ValueError(f"seed must be one of {list(self.seeds)}, got seed = {seed!r}.")

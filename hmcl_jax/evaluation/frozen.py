@@ -1,9 +1,9 @@
 """Measures of the frozen features of a store: radii, entailment cones and the order of trees.
 
-They need no trained head and no run: they describe the space that a stream starts from. A share of
-texts that entail their picture says little alone, because cones near the origin are half-spaces;
-it is given beside the share for pairs that do not match. A rank correlation of radius and depth
-cannot reach 1 where nodes share a depth; it is given beside its cap.
+They describe the space that a stream starts from. Cones near the origin are half-spaces, so the
+share of texts that entail their picture stands beside the share for pairs that do not match. A rank
+correlation of radius and depth cannot reach 1 where nodes share a depth, so it stands beside its
+cap.
 """
 
 import dataclasses
@@ -125,14 +125,7 @@ def measure_task(task: Task, K: float) -> TaskMeasures:
 
 
 def tree_correlation(task: Task) -> tuple[float, float]:
-    """Spearman's correlation of radius and depth in a task's tree, and the cap that ties set.
-
-    Args:
-      task: with a tree.
-
-    Returns:
-      The correlation over all nodes, and that of an order by depth that breaks ties at will.
-    """
+    """Spearman's correlation of radius and depth over a task's tree, and the cap that ties set."""
     nodes = {name for row in task.tree for name in row}
     tops = nodes - {child for child, _ in task.tree}
     root = "" if len(tops) > 1 else None
@@ -144,14 +137,7 @@ def tree_correlation(task: Task) -> tuple[float, float]:
 
 
 def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
-    """Means of :func:`tree_correlation` over the classification tasks that have a tree.
-
-    Args:
-      tasks: of a store.
-
-    Returns:
-      The mean correlation and the mean cap.
-    """
+    """Means of :func:`tree_correlation` over the classification tasks that have a tree."""
     rows = [tree_correlation(task) for task in tasks if task.tree and task.classes]
     correlation, cap = np.mean(rows, axis=0)
     return float(correlation), float(cap)

@@ -38,9 +38,8 @@ class Tree:
       parents: (N,), the node above each; -1 for the root.
       depths: (N,), edges between each node and the root.
       classes: (C,), the node of each class, in the order of the labels.
-      shared: (C, C), the number of common ancestors of two classes, itself not counted; on the
-        diagonal the number of its ancestors.
-      shared_or_self: (C, C), likewise, each class counted among its own ancestors.
+      shared: (C, C), the number of common ancestors of two classes.
+      shared_or_self: (C, C), likewise, with each class among its own ancestors.
     """
 
     names: tuple[str, ...]
@@ -67,10 +66,8 @@ def make_tree(
 ) -> Tree:
     """Checks a tree and counts the ancestors that its classes share.
 
-    Classes may be leaves or inner nodes. A name with two parents is refused, because the measures
-    are those of a tree: in a graph a node has several depths and two classes several lowest common
-    ancestors. WordNet is such a graph; :func:`hmcl_jax.data.class_trees.synset_tree` chooses one
-    parent for each of its nodes.
+    Classes may be leaves or inner nodes. A name with two parents is refused. In WordNet nodes have
+    several; :func:`hmcl_jax.data.class_trees.synset_tree` chooses one.
 
     Args:
       rows: (child, parent) names, as in ``Task.tree``; a repeated row counts once.
@@ -256,8 +253,7 @@ class RadiusByDepth:
       depths: (D,), those that occur, ascending.
       counts: (D,), nodes at each.
       means: (..., D), their mean radius.
-      correlation: (...), Spearman's rank correlation of radius with depth over all nodes; NaN if
-        all have one depth or one radius.
+      correlation: (...), Spearman's, of radius and depth; NaN if either is constant.
     """
 
     depths: NDArray[np.int32]

@@ -122,9 +122,8 @@ def immediate(R: ArrayLike) -> Score:
 def backward_transfer(R: ArrayLike) -> Score:
     r"""Mean of final minus immediate score, :math:`\frac1T \sum_{i<T} (R_{T-1,i} - R_{ii})`.
 
-    The mean is over all T tasks; the last one contributes 0. This is the convention of the paper's
-    tables and of GEM. Others divide by T - 1: multiply by ``T / (T - 1)`` for theirs. Negative
-    values mean forgetting.
+    The last task contributes 0. This is the convention of the paper's tables and of GEM; where
+    others divide by T - 1, multiply by ``T / (T - 1)``. Negative values mean forgetting.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -148,8 +147,7 @@ def forgetting(R: ArrayLike) -> Score:
     .. math::
       \frac1{T-1} \sum_{i=0}^{T-2} \Bigl(\max_{i \le t \le T-2} R_{ti} - R_{T-1,i}\Bigr)
 
-    Positive values mean forgetting; negative ones that the last task helped the earlier ones. The
-    last task cannot be forgotten and is left out, unlike in :func:`backward_transfer`.
+    Positive values mean forgetting. Unlike in :func:`backward_transfer`, the last task is left out.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -175,8 +173,7 @@ def relative_change(R: ArrayLike) -> NDArray[np.float64]:
     r"""Change of each task's score since it was learned, in percent of it.
 
     :math:`100\,(R_{ti} - R_{ii}) / R_{ii}`, as in the paper's stage-wise figure
-    (fig:stage_task_relative_change). The report shows the change of the mean scores over seeds,
-    which is not the mean of the changes.
+    (fig:stage_task_relative_change).
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -212,15 +209,7 @@ class Spread(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Every measure of a stream over seeds; for their conventions see :data:`CONVENTIONS`.
-
-    Attributes:
-      overall: of :func:`overall`.
-      backward_transfer: of :func:`backward_transfer`.
-      forgetting: of :func:`forgetting`.
-      immediate: of :func:`immediate`.
-      seeds: number of seeds.
-    """
+    """The measures of :data:`CONVENTIONS` over seeds, and the number of seeds."""
 
     overall: Spread
     backward_transfer: Spread

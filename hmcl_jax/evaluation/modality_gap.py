@@ -1,8 +1,7 @@
 """Where the modalities of a store lie: radii of both sides of each task, and the gap between them.
 
 Frozen backbones put all texts into one cone and all images into another. The modality gap is the
-distance between the two centroids; it is given beside the mean distance of matched pairs and of
-random ones.
+distance between the two centroids.
 """
 
 from typing import NamedTuple
@@ -51,15 +50,7 @@ class Gap(NamedTuple):
 
 
 def centroid(points: np.ndarray, K: float) -> np.ndarray:
-    """The point of the hyperboloid that is nearest to all points in squared Lorentz distance.
-
-    Args:
-      points: space components, ``(n, d)``.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      Its space components, ``(d,)``.
-    """
+    """The point of the hyperboloid that is nearest to all points in squared Lorentz distance."""
     points = np.asarray(points, np.float64)
     time = np.sqrt(K + (points**2).sum(axis=-1)).mean()
     space = points.mean(axis=0)

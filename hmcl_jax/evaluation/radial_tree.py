@@ -1,9 +1,8 @@
 r"""The class tree of a task in the plane, at the end of the task and at the end of the stream.
 
 As in the paper's figure of radial geometry (fig:imagenet_wordnet_radial_geometry), the final points
-are aligned with those of the task's end by a proper rotation first, so that the drawing shows
-changes of radii and relations, not of the orientation that all points share. Two numbers go with
-it, of the points in full dimension, where no alignment is needed:
+are first aligned with those of the task's end by a proper rotation, so that the drawing shows no
+change of the common orientation. Two numbers go with it, of the points in full dimension:
 
 - radial change :math:`\overline{|\Delta r_i|} / \overline{r_i}`, with :math:`r_i` the distance
   from the origin;
@@ -110,11 +109,10 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
     """Lays a class tree out in the plane for every method.
 
     The points at the end of the task are aligned with those of the first method, and the final
-    points with those of their own task's end. The radius is the distance from the origin in full
-    dimension. The angle starts as that in the plane of the two largest principal components of the
-    first method's points at the task's end, seen from their mean. From there it changes by the
-    angle, in full dimension, by which the point has moved, to the side to which it moved in that
-    plane. So a movement is drawn as large as it is.
+    points with those of the same method at the task's end. Radii are distances from the origin in
+    full dimension. Angles start as those in the plane of the two largest principal components of
+    the first method's points, seen from their mean. They change by the angle in full dimension by
+    which a point moves, to the side to which it moves in that plane.
 
     Args:
       points: of the names.

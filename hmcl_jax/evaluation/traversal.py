@@ -1,19 +1,18 @@
 r"""From a picture to the origin: which text is nearest on the way.
 
 The origin of the hyperboloid, ``[ROOT]``, stands for the most general concept. A traversal walks
-from a picture to it in equal steps of the tangent space at the origin and asks at each step for the
-nearest text of a pool; it should lead from specific to general texts. With the entailment filter
-only texts count whose cone holds the point; the root, which entails everything, always counts.
+from a picture to it in equal steps of the tangent space at the origin, and finds the nearest text
+of a pool at each step. With the entailment filter, only the root and texts whose cone holds the
+point count.
 
-All points of one walk lie on one ray, so a text stands at the same angle to all of them, and only
-their radii differ. With :math:`r` and :math:`s` the radii of text and point and :math:`c` the chord
-between their directions,
+All points of one walk lie on one ray, so a text has the same angle to all of them. With :math:`r`
+and :math:`s` the radii of text and point and :math:`c` the chord between their directions,
 
 .. math::
   \sinh^2 \frac{d}{2 \sqrt K} = \sinh^2 \frac{d_r - d_s}{2 \sqrt K} + \frac{r s\, c^2}{4 K},
 
-where :math:`d_r` and :math:`d_s` are the distances to the origin. The order of the texts is that of
-the Lorentz inner product, without its cancellation, and the chord is needed once per walk.
+where :math:`d_r` and :math:`d_s` are the distances to the origin. Unlike the Lorentz inner product,
+this does not cancel, and the chord is computed once per walk.
 """
 
 import dataclasses
@@ -305,13 +304,12 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
 
     - ``"tree"``: the names in its class tree, from leaves to categories (``tree_features``);
     - ``"classes"``: its classes, at their prototypes;
-    - ``"captions"``: the captions of its test part. A store keeps the points of captions and not
-      their words; a caption at the very point of a name in the tree has that name, others are
-      called ``"caption 17 of <task>"``.
+    - ``"captions"``: the captions of its test part. A store has no words of captions; a caption at
+      the point of a name in the tree has that name, others ``"caption 17 of <task>"``.
 
     Args:
       task: of a store.
-      parts: which, in order; a name that occurs again is left out, and so is ``"[ROOT]"``.
+      parts: which, in order; of texts with the same name, the first is kept.
 
     Returns:
       The pool.
@@ -331,7 +329,7 @@ def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool
 
     Args:
       store: the stream.
-      parts: which, in order, see :func:`task_pool`; a name that occurs again is left out.
+      parts: see :func:`task_pool`.
 
     Returns:
       The pool.
