@@ -74,17 +74,26 @@ def test_features_equal_another_forward(backbone, state):
     assert_same_features(backbone, NumpyTowers(state, *HEADS))
 
 
-def test_a_file_that_pytorch_wrote(tmp_path, state):
+def test_the_command_converts_a_file_that_pytorch_wrote(tmp_path, state, folder, hmcl, capsys):
     torch = pytest.importorskip("torch")
+    path, out = tmp_path / "small.pth", tmp_path / "out"
     model = {f"module.{key}": torch.tensor(value) for key, value in state.items()}
-    torch.save({"model": model, "iteration": 3}, tmp_path / "small.pth")
-    options = {"image_heads": HEADS[0], "text_heads": HEADS[1]}
-    convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **options)
-    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, *HEADS))
-    before = (tmp_path / "out" / "backbone.json").stat().st_mtime_ns
-    with pytest.raises(ValueError, match="exists already"):
-        convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME)
-    assert (tmp_path / "out" / "backbone.json").stat().st_mtime_ns == before
+    torch.save({"model": model, "iteration": 3}, path)
+    options = ("--name", NAME, "--image-heads", HEADS[0], "--text-heads", HEADS[1])
+    hmcl("convert", path, out, *options)
+    shown = capsys.readouterr().out
+    for text in ("2 layers of width 64, 4 heads", "K            5 (curvature -0.2)"):
+        assert text in shown
+    weights = [f / "weights.safetensors" for f in (out, folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert_same_features(load_backbone(out), NumpyTowers(state, *HEADS))
+    before = (out / "backbone.json").stat().st_mtime_ns
+    with pytest.raises(SystemExit, match="exists already"):
+        hmcl("convert", path, out, *options)
+    assert (out / "backbone.json").stat().st_mtime_ns == before
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(SystemExit, match=rf"^hmcl convert: {path} is truncated"):
+        hmcl("convert", path, tmp_path / "other", *options)
 
 
 def test_a_model_of_other_sizes(tmp_path):
@@ -328,19 +337,3 @@ def test_damaged_folders(tmp_path, folder):
     (tmp_path / "weights.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
         load_backbone(tmp_path)
-
-
-def test_command_line(tmp_path, state, folder, hmcl, capsys):
-    torch = pytest.importorskip("torch")
-    path = tmp_path / "small.pth"
-    torch.save({"model": {key: torch.tensor(value) for key, value in state.items()}}, path)
-    options = ("--name", NAME, "--image-heads", 4, "--text-heads", 2)
-    hmcl("convert", path, tmp_path / "out", *options)
-    shown = capsys.readouterr().out
-    for text in ("2 layers of width 64, 4 heads", "K            5 (curvature -0.2)"):
-        assert text in shown
-    weights = [f / "weights.safetensors" for f in (tmp_path / "out", folder)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(SystemExit, match=rf"^hmcl convert: {path} is truncated"):
-        hmcl("convert", path, tmp_path / "other", *options)

@@ -236,8 +236,9 @@ def test_every_entry_equals_numpy_in_float64(courses, drift):
     def facts(task, heads, seed):
         times, points = [], []
         for m, x in zip((task.general, task.specific), fixed_anchors(task, 12), strict=True):
+            x = np.asarray(x, np.float64)
             lifted = np.hstack([np.sqrt(10 + (x**2).sum(1, keepdims=True)), x])
-            points.append(lifted.astype(np.float64) @ heads[m][seed].astype(np.float64).T)
+            points.append(lifted @ heads[m][seed].astype(np.float64).T)
             times.append(np.sqrt(10 + (points[-1] ** 2).sum(1)))
         g, s = (y / np.linalg.norm(y, axis=1, keepdims=True) for y in points)
         inner = (points[0] * points[1]).sum(1) - times[0] * times[1]

@@ -4,11 +4,11 @@ import dataclasses
 import hashlib
 import io
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from collections_made import write, write_table
 from PIL import Image
 from rich.console import Console
 
@@ -71,25 +71,17 @@ def pixels_of(data: bytes) -> np.ndarray:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Pictures by class, and pictures with captions."""
-    number = 0
+    numbers = itertools.count()
     for split, count in (("train", 5), ("test", 3)):
-        for name in CLASSES:
-            folder = tmp_path / "animals" / split / name
-            folder.mkdir(parents=True)
-            for place in range(count):
-                (folder / f"{place}.png").write_bytes(picture(number))
-                number += 1
-    pairs = tmp_path / "pairs"
-    (pairs / "pictures").mkdir(parents=True)
+        for name, place in itertools.product(CLASSES, range(count)):
+            write(tmp_path / "animals" / split / name / f"{place}.png", picture(next(numbers)))
     for split, count in (("train", 7), ("test", 4)):
         rows = []
         for place in range(count):
             name = f"pictures/{split}{place}.png"
-            (pairs / name).write_bytes(picture(number))
+            write(tmp_path / "pairs" / name, picture(next(numbers)))
             rows += [{"image": name, "caption": f"{split} {place} {k}"} for k in range(2)]
-            number += 1
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (pairs / f"{split}.jsonl").write_text(text)
+        write_table(tmp_path / "pairs" / f"{split}.jsonl", rows)
     return tmp_path
 
 

@@ -2,19 +2,20 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoints import SMALL, make_backbone, random_state
+from collections_made import write, write_table, write_tar
 from PIL import Image
 
 from hmcl_jax.backbones.backbone import load_backbone
@@ -46,36 +47,23 @@ def make_data(root: Path, per_class: int = 6) -> None:
     """A folder of classes, a tar shard and a table of captions, all of coloured noise."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
-        for colour in COLOURS:
-            folder = root / "folder" / split / colour
-            folder.mkdir(parents=True)
-            for number in range(per_class):
-                (folder / f"{number}.png").write_bytes(picture(rng, colour))
-        shards = root / "tar" / split
-        shards.mkdir(parents=True)
-        with tarfile.open(shards / "0.tar", "w") as archive:
-            for number in range(3 * per_class):
-                label = number % 3
-                members = {
-                    "jpg": picture(rng, list(COLOURS)[label], "JPEG"),
-                    "cls": str(label).encode(),
-                }
-                for ending, data in members.items():
-                    info = tarfile.TarInfo(f"{number:04d}.{ending}")
-                    info.size = len(data)
-                    archive.addfile(info, io.BytesIO(data))
+        for colour, number in itertools.product(COLOURS, range(per_class)):
+            write(root / "folder" / split / colour / f"{number}.png", picture(rng, colour))
+        members = []
+        for number in range(3 * per_class):
+            label = number % 3
+            data = picture(rng, list(COLOURS)[label], "JPEG")
+            members += [(f"{number:04d}.jpg", data), (f"{number:04d}.cls", str(label).encode())]
+        write_tar(root / "tar" / split / "0.tar", members)
         rows = []
-        (root / "table" / split).mkdir(parents=True)
         for number in range(8):
-            colour = list(COLOURS)[number % 3]
-            name = f"{split}/{number}.png"
-            (root / "table" / name).write_bytes(picture(rng, colour))
+            colour, name = list(COLOURS)[number % 3], f"{split}/{number}.png"
+            write(root / "table" / name, picture(rng, colour))
             rows += [{"image": name, "caption": f"{word} {colour}"} for word in ("all", "very")]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (root / "table" / f"{split}.jsonl").write_text(text)
-    (root / "tar" / "classnames.txt").write_text("\n".join(COLOURS) + "\n")
+        write_table(root / "table" / f"{split}.jsonl", rows)
+    write(root / "tar" / "classnames.txt", "\n".join(COLOURS) + "\n")
     templates = "something {c}.\na photo of {c}.\n"
-    (root / "tar" / "zeroshot_classification_templates.txt").write_text(templates)
+    write(root / "tar" / "zeroshot_classification_templates.txt", templates)
 
 
 @pytest.fixture(scope="module")

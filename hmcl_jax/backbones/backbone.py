@@ -120,7 +120,7 @@ class Backbone:
         self.image_size = sizes.image_size
         self.batch = -(-batch // len(devices)) * len(devices)
         self.dtype = dtype
-        self._tokenizer: Tokenizer | None = None  # its packages are only needed for texts
+        self._tokenizer = Tokenizer(sizes.context)
         self.fingerprint: str = description["sha256"]
         self.provenance: dict[str, str] = dict(description["provenance"])
         mesh = Mesh(np.array(devices), ("batch",))
@@ -169,8 +169,6 @@ class Backbone:
 
     def tokenize(self, texts: Sequence[str]) -> np.ndarray:
         """Token ids of texts, int32, shape ``(n, context)``."""
-        if self._tokenizer is None:
-            self._tokenizer = Tokenizer(self.context)
         return self._tokenizer(texts)
 
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
@@ -231,6 +229,7 @@ class Backbone:
                 "classes must be whole numbers from 0 on without gaps, one for each of "
                 f"{len(tokens)} texts, got {known} of shape {classes.shape}."
             )
+        # The map to the hyperboloid is not linear: the mean of prompts is taken before it.
         tangents = self._in_batches(
             lambda rows: self._text_tangents(self._text_params, rows), tokens
         )
@@ -259,6 +258,7 @@ class Backbone:
     ) -> np.ndarray:
         """All rows through a program of `batch` rows."""
 
+        # All batches have one shape, so each tower is compiled once.
         def results() -> Iterator[jax.Array]:
             for start in range(0, len(rows), self.batch):
                 part = rows[start : start + self.batch]
@@ -306,6 +306,7 @@ def _tree(weights: Mapping[str, np.ndarray], tower: str, layers: int, dtype: str
             else:
                 all_but_last = (f"{tower}.layers.{i}.{'.'.join(rest)}" for i in range(layers - 1))
                 path, array = ["layers", *rest], np.stack([weights[key] for key in all_but_last])
+        # The projection, norms, biases and embeddings stay in float32 (see `towers`).
         product = path[-1] == "kernel" and path[0] != "projection"
         flat[tuple(path)] = array.astype(jnp.dtype(dtype) if product else np.float32, copy=False)
     return unflatten_dict(flat)

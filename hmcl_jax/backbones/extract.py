@@ -168,13 +168,12 @@ def make_plan(
         if names.count(source.name) > 1:
             raise ExtractError(f"The task {source.name!r} is given twice; give one another name.")
         _check_source(source, encoder)
-    made_by = dataclasses.asdict(options)
-    del made_by["workers"], made_by["resume"]  # they do not change the result
+    unimportant = ("workers", "resume")  # they do not change the result
     return {
         "name": name,
         "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
         "versions": versions(MADE_BY),
-        "options": made_by,
+        "options": {k: v for k, v in vars(options).items() if k not in unimportant},
         "tasks": {source.name: _fingerprint(source) for source in sources},
         "orders": {key: list(order) for key, order in orders.items()},
     }

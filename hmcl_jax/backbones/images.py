@@ -108,7 +108,8 @@ def _resized(name: str, image: Image.Image, size: int, fit: str) -> Image.Image:
     if fit == "squash":
         return image.resize((size, size), bicubic)
     short, long = sorted(image.size)
-    longer = int(size * long / short)  # never less than size, so nothing has to be padded
+    # Rounded as in torchvision; never less than size, so nothing has to be padded.
+    longer = int(size * long / short)
     wanted = (longer, size) if image.width > image.height else (size, longer)
     limit = 2 * (Image.MAX_IMAGE_PIXELS or math.inf)
     if size * longer > limit:

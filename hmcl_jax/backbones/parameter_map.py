@@ -75,33 +75,19 @@ LAYERS = (("visual.blocks", IMAGE_LAYER, "image"), ("textual.resblocks", TEXT_LA
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """All sizes of a model.
-
-    Attributes:
-      image_width: of the residual stream of the image tower.
-      image_hidden: width inside its MLPs.
-      image_layers: how many.
-      patch: side of a patch, in pixels.
-      positions: rows of its position table, one for the class token and one per patch.
-      text_width: of the residual stream of the text tower.
-      text_hidden: width inside its MLPs.
-      text_layers: how many.
-      vocabulary: number of different tokens.
-      context: number of tokens of a text.
-      dimension: of the embedding.
-    """
+    """All sizes of a model; `width` is of the residual stream, `hidden` inside the MLPs."""
 
     image_width: int
     image_hidden: int
     image_layers: int
-    patch: int
-    positions: int
+    patch: int  # side in pixels
+    positions: int  # one for the class token and one per patch
     text_width: int
     text_hidden: int
     text_layers: int
-    vocabulary: int
-    context: int
-    dimension: int
+    vocabulary: int  # number of different tokens
+    context: int  # number of tokens of a text
+    dimension: int  # of the embedding
 
     @property
     def image_size(self) -> int:
