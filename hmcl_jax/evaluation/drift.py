@@ -358,7 +358,7 @@ def measure_drift(
         for parts in zip(*jax.device_get(measured), strict=True)
     )  # norms: (seeds, tasks, before and after, general and specific, anchors)
     stopped = np.isnan(norms).any(axis=(1, 2, 3, 4))
-    for array in (values, cones, norms):  # of NaN heads angles and cones may be numbers
+    for array in (values, cones, norms):  # with NaN in a head, cones may still be numbers
         array[stopped] = np.nan
     pooled: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for index, task in enumerate(old):

@@ -164,7 +164,7 @@ def forgetting(R: ArrayLike) -> Score:
     scores = _complete("R", R)
     if scores.shape[-1] == 1:
         return np.zeros(scores.shape[:-2])[()]
-    earlier = scores[..., :-1, :-1]
+    earlier = scores[..., :-1, :-1]  # without the last task's row and column
     best = np.where(np.tri(earlier.shape[-1], dtype=bool), earlier, -np.inf).max(axis=-2)
     return (best - scores[..., -1, :-1]).mean(axis=-1)
 

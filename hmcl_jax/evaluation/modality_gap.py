@@ -95,6 +95,7 @@ def _axes(general: np.ndarray, specific: np.ndarray) -> np.ndarray:
     centred = np.concatenate([x - x.mean(axis=0) for x in (general, specific)])
     centred = centred - np.outer(centred @ along, along)
     across = np.linalg.svd(centred, full_matrices=False)[2][0]
+    # The sign of a singular vector is arbitrary; its largest component is made positive.
     across = across * np.sign(across[np.abs(across).argmax()])
     return np.stack([along, across], axis=1)
 

@@ -166,7 +166,7 @@ def _angles(x: np.ndarray, y: np.ndarray) -> NDArray[np.float64]:
     """The angle between each point and another, seen from the origin; 0 at the origin itself."""
     a, b = (np.linalg.norm(p, axis=1, keepdims=True) for p in (x, y))
     difference, total = (np.linalg.norm(x * b + sign * y * a, axis=1) for sign in (-1, 1))
-    return 2 * np.arctan2(difference, total)
+    return 2 * np.arctan2(difference, total)  # exact for small angles, unlike arccos
 
 
 def _pair_changes(first: np.ndarray, last: np.ndarray, K: float) -> NDArray[np.float64]:

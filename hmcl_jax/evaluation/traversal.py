@@ -33,19 +33,19 @@ from hmcl_jax.head import apply_head, check_head
 
 ROOT = "[ROOT]"
 PARTS = ("tree", "classes", "captions")
-# (text, step) pairs that are looked at together, 8 MB in float32.
+# (text, step) pairs that are computed together, 8 MB in float32.
 BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
-    """Texts to look for on the way.
+    """Texts that a traversal may find.
 
     Attributes:
       names: of the texts; each occurs once.
       features: (m, d), their frozen features.
       kinds: of the texts: in the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
-      modality: whose head moves them.
+      modality: whose head maps them.
     """
 
     names: tuple[str, ...]
@@ -60,9 +60,9 @@ class Traversal:
 
     Attributes:
       names: of the texts, and last ``"[ROOT]"``.
-      nearest: (..., n, steps), which of `names` is nearest at each step; -1 for the root. The first
-        step is the picture itself, the last one the root.
-      distances: (..., n, steps), how far it is.
+      nearest: (..., n, steps), index of the nearest text at each step, from the picture to the
+        origin; -1 for the root.
+      distances: (..., n, steps), from the point to that text.
       radii: (..., n, steps), of the points.
       entailing: whether texts that do not entail the point were left out.
     """
@@ -74,10 +74,10 @@ class Traversal:
     entailing: bool
 
     def path(self, *index: int) -> tuple[str, ...]:
-        """The texts on one way in their order, each once; it ends with ``"[ROOT]"``.
+        """The texts on one walk in their order, each once; it ends with ``"[ROOT]"``.
 
         Args:
-          *index: of the walk: the picture's, after the seed's if there are seeds.
+          *index: of the picture, after that of the seed if there are seeds.
         """
         steps = self.nearest[index]
         if steps.ndim != 1:
@@ -156,13 +156,13 @@ def traverse(
     kappa: ArrayLike = 0.1,
     entailing: bool = True,
 ) -> Traversal:
-    """Walks from each picture to the origin and names the nearest text at each step.
+    """Walks from each picture to the origin and finds the nearest text at each step.
 
     Args:
       images: points to start from, shape ``(n, d)``, or ``(seeds, n, d)``.
       texts: points of the pool, shape ``(m, d)``, or ``(seeds, m, d)``.
       names: the m texts. The root is added.
-      steps: points on each way, both ends included.
+      steps: points on each walk, both ends included.
       K: squared radius of the hyperboloid.
       kappa: sets the minimum radius of the cones, see :func:`hmcl_jax.entailment.half_aperture`.
       entailing: whether texts that do not entail the point are left out.
@@ -275,7 +275,7 @@ def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
 
     Args:
       columns: by label.
-      *index: of the walk: the picture's, after the seed's if there are seeds.
+      *index: of the picture, after that of the seed if there are seeds.
 
     Returns:
       A Markdown table; paths of different length end in the same row.
