@@ -52,13 +52,10 @@ def test_they_depend_on_the_name_of_the_task_alone():
         assert not np.array_equal(other.specific, many.specific)
 
 
-def test_which_ones_they_are_is_the_same_for_ever():
+def test_the_choice_never_changes():
     task = STORE["task1"]
     features = np.arange(30.0)[:, None] * np.ones((1, 6))
     task = dataclasses.replace(task, arrays={**task.arrays, "test_features": features})
     assert fixed_anchors(task, 5).specific[:, 0].tolist() == [4, 26, 6, 0, 14]
-
-
-def test_a_count_that_is_none_is_refused():
     with pytest.raises(ValueError, match="count must be at least 1, got count = 0"):
-        fixed_anchors(STORE["task1"], 0)
+        fixed_anchors(task, 0)

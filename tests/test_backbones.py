@@ -74,20 +74,29 @@ def test_features_equal_another_forward(backbone, state):
     assert_same_features(backbone, NumpyTowers(state, *HEADS))
 
 
-def test_a_file_that_pytorch_wrote(tmp_path, state):
+def test_the_command_converts_a_file_that_pytorch_wrote(tmp_path, state, folder, hmcl, capsys):
     torch = pytest.importorskip("torch")
+    path, out = tmp_path / "small.pth", tmp_path / "out"
     model = {f"module.{key}": torch.tensor(value) for key, value in state.items()}
-    torch.save({"model": model, "iteration": 3}, tmp_path / "small.pth")
-    options = {"image_heads": HEADS[0], "text_heads": HEADS[1]}
-    convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME, **options)
-    assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, *HEADS))
-    before = (tmp_path / "out" / "backbone.json").stat().st_mtime_ns
-    with pytest.raises(ValueError, match="exists already"):
-        convert_checkpoint(tmp_path / "small.pth", tmp_path / "out", NAME)
-    assert (tmp_path / "out" / "backbone.json").stat().st_mtime_ns == before
+    torch.save({"model": model, "iteration": 3}, path)
+    options = ("--name", NAME, "--image-heads", HEADS[0], "--text-heads", HEADS[1])
+    hmcl("convert", path, out, *options)
+    shown = capsys.readouterr().out
+    for text in ("2 layers of width 64, 4 heads", "K            5 (curvature -0.2)"):
+        assert text in shown
+    weights = [f / "weights.safetensors" for f in (out, folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert_same_features(load_backbone(out), NumpyTowers(state, *HEADS))
+    before = (out / "backbone.json").stat().st_mtime_ns
+    with pytest.raises(SystemExit, match="exists already"):
+        hmcl("convert", path, out, *options)
+    assert (out / "backbone.json").stat().st_mtime_ns == before
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(SystemExit, match=rf"^hmcl convert: {path} is truncated"):
+        hmcl("convert", path, tmp_path / "other", *options)
 
 
-def test_sizes_are_read_off_the_shapes(tmp_path):
+def test_a_model_of_other_sizes(tmp_path):
     sizes = dataclasses.replace(
         SMALL, image_layers=1, text_layers=3, patch=4, positions=10, context=7, text_width=128
     )
@@ -157,10 +166,8 @@ def test_batches_change_nothing(backbone, folder):
 def test_bfloat16_is_near(backbone, folder):
     pixels, tokens, _ = samples(5)
     fast = load_backbone(folder, "bfloat16", batch=8)
-    for found, expected in (
-        (fast.encode_images(pixels), backbone.encode_images(pixels)),
-        (fast.encode_texts(tokens), backbone.encode_texts(tokens)),
-    ):
+    for encode, rows in (("encode_images", pixels), ("encode_texts", tokens)):
+        found, expected = (getattr(b, encode)(rows) for b in (fast, backbone))
         off = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
         assert found.dtype == np.float32
         assert 1e-4 < off.max() < 0.03
@@ -205,8 +212,7 @@ def test_points_end_where_those_of_meru_do():
         (lambda b, p, t: b.encode_texts(t + 1), "tokens must be from 0 to 99, got 1 to 100"),
         (lambda b, p, t: b.prototypes(t, np.zeros(3, int)), "one for each of 4 texts"),
         (lambda b, p, t: b.prototypes(t, np.zeros(4)), "whole numbers from 0"),
-        (lambda b, p, t: b.prototypes(t, 2 * np.arange(4)), "without gaps, got no text for 1"),
-        (lambda b, p, t: b.prototypes(t[:0], np.zeros(0, int)), "at least one"),
+        (lambda b, p, t: b.prototypes(t, 2 * np.arange(4)), r"without gaps, .* got \[0 2 4 6\]"),
     ],
 )
 def test_wrong_arguments(backbone, call, match):
@@ -272,7 +278,6 @@ def test_other_models(tmp_path, state):
     [
         ({"curv": np.array(np.nan, "f4")}, {}, "curv must be a logarithm"),
         ({"logit_scale": np.array(100, "f4")}, {}, "logit_scale must be .* got 100"),
-        ({"pixel_std": zeros(3, 1, 1)}, {}, "pixel_std positive"),
         ({"visual__norm__bias": zeros(64) + np.inf}, {}, r"visual\.norm\.bias is not finite\."),
         ({"visual__norm__bias": zeros(64) + 1e5}, {"dtype": "float16"}, "not in float16; use"),
         ({}, {"heads": (5, None)}, "image tower of width 64 cannot have 5 heads"),
@@ -285,16 +290,9 @@ def test_values_that_cannot_be(tmp_path, state, changes, options, match):
     assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "match"),
-    [
-        (NAME, "int8", "dtype must be one of"),
-        ("MERU", "float32", "name must be model/data .* meru-b/grit"),
-        ("../up", "float32", "name must be model/data"),
-    ],
-)
-def test_names_and_dtypes_are_checked_first(tmp_path, name, dtype, match):
-    with pytest.raises(ValueError, match=match):
+@pytest.mark.parametrize(("name", "dtype"), [(NAME, "int8"), ("MERU", "float32")])
+def test_names_and_dtypes_are_checked_first(tmp_path, name, dtype):
+    with pytest.raises(ValueError, match=r"dtype must be one of|name must be .* meru-b/grit"):
         convert_checkpoint(tmp_path / "missing.pth", tmp_path / "out", name, dtype=dtype)
 
 
@@ -313,71 +311,29 @@ def test_weights_of_half_the_size(tmp_path, state, folder):
     assert_same_features(load_backbone(tmp_path / "out"), NumpyTowers(state, *HEADS), 4, atol=3e-2)
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"schema": 2}, "schema must be 1, got 2"),
-        ({"K": -1.0}, "K must be finite and positive"),
-        ({"image_heads": 5}, "image_heads = 5 does not divide 64"),
-        ({"sizes": {}}, "not a readable backbone"),
-        ({"sizes": {**vars(SMALL), "patch": 4}}, r"image\.patch\.kernel must have shape \(48, 64"),
-        ({"sizes": {**vars(SMALL), "text_layers": 1}}, r"text\.layers\.1\.\S+ must have shape"),
-        ({"sizes": {**vars(SMALL), "text_layers": 10**9}}, "text_layers must be from 1 to 999"),
-        ({"weights_sha256": "0"}, r"weights\.safetensors does not match its checksum"),
-    ],
-)
-def test_descriptions_that_do_not_fit(tmp_path, folder, change, match):
-    found = {**json.loads((folder / "backbone.json").read_text()), **change}
-    found["sha256"] = json_sha256(found)
-    (tmp_path / "backbone.json").write_text(json.dumps(found))
-    (tmp_path / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes())
-    with pytest.raises(CheckpointError, match=match) as error:
-        load_backbone(tmp_path)
-    assert str(tmp_path) in str(error.value)
-
-
 def test_damaged_folders(tmp_path, folder):
     with pytest.raises(CheckpointError, match=r"backbone\.json is missing; make one with"):
         load_backbone(tmp_path)
     text = (folder / "backbone.json").read_text()
-    for damaged in ("{", "[]", text.replace("redcaps", "redcapz")):
+    found = {**json.loads(text), "sizes": {}}
+    found["sha256"] = json_sha256(found)
+    (tmp_path / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes())
+    for damaged, match in (
+        ("{", "not a readable backbone"),
+        ("[]", "not a readable backbone"),
+        (json.dumps(found), "not a readable backbone"),
+        (text.replace('"schema": 1', '"schema": 2'), "schema must be 1, got 2"),
+        (text.replace("redcaps", "redcapz"), "does not match its own checksum"),
+    ):
         (tmp_path / "backbone.json").write_text(damaged)
-        with pytest.raises(CheckpointError, match=str(tmp_path)):
+        with pytest.raises(CheckpointError, match=rf"{tmp_path}.*{match}"):
             load_backbone(tmp_path)
     (tmp_path / "backbone.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
-        load_backbone(tmp_path)
     weights = bytearray((folder / "weights.safetensors").read_bytes())
     weights[-1] ^= 1
     (tmp_path / "weights.safetensors").write_bytes(weights)
     with pytest.raises(CheckpointError, match=r"weights\.safetensors does not match its checksum"):
         load_backbone(tmp_path)
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "hmcl_jax", "convert", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def test_command_line(tmp_path, state, folder):
-    torch = pytest.importorskip("torch")
-    path = tmp_path / "small.pth"
-    torch.save({"model": {key: torch.tensor(value) for key, value in state.items()}}, path)
-
-    options = ("--name", NAME, "--image-heads", 4, "--text-heads", 2)
-    done = command(path, tmp_path / "out", *options)
-    assert done.returncode == 0, done.stderr
-    for text in ("2 layers of width 64, 4 heads", "K            5 (curvature -0.2)"):
-        assert text in done.stdout
-    weights = [f / "weights.safetensors" for f in (tmp_path / "out", folder)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    path.write_bytes(path.read_bytes()[:-5])
-    done = command(path, tmp_path / "other", *options)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"hmcl convert: {path} is truncated")
-    assert done.stderr.count("\n") == 1
+    (tmp_path / "weights.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
+        load_backbone(tmp_path)

@@ -2,24 +2,24 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoints import SMALL, make_backbone, random_state
+from collections_made import write, write_table, write_tar
+from PIL import Image
 
 from hmcl_jax.backbones.backbone import load_backbone
 from hmcl_jax.data.store import read_store
-
-Image = pytest.importorskip("PIL.Image")
 
 SIZES = dataclasses.replace(SMALL, vocabulary=49408, context=20)
 COLOURS = {"red": (220, 40, 30), "green": (30, 200, 60), "blue": (40, 50, 210)}
@@ -47,36 +47,23 @@ def make_data(root: Path, per_class: int = 6) -> None:
     """A folder of classes, a tar shard and a table of captions, all of coloured noise."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
-        for colour in COLOURS:
-            folder = root / "folder" / split / colour
-            folder.mkdir(parents=True)
-            for number in range(per_class):
-                (folder / f"{number}.png").write_bytes(picture(rng, colour))
-        shards = root / "tar" / split
-        shards.mkdir(parents=True)
-        with tarfile.open(shards / "0.tar", "w") as archive:
-            for number in range(3 * per_class):
-                label = number % 3
-                members = {
-                    "jpg": picture(rng, list(COLOURS)[label], "JPEG"),
-                    "cls": str(label).encode(),
-                }
-                for ending, data in members.items():
-                    info = tarfile.TarInfo(f"{number:04d}.{ending}")
-                    info.size = len(data)
-                    archive.addfile(info, io.BytesIO(data))
+        for colour, number in itertools.product(COLOURS, range(per_class)):
+            write(root / "folder" / split / colour / f"{number}.png", picture(rng, colour))
+        members = []
+        for number in range(3 * per_class):
+            label = number % 3
+            data = picture(rng, list(COLOURS)[label], "JPEG")
+            members += [(f"{number:04d}.jpg", data), (f"{number:04d}.cls", str(label).encode())]
+        write_tar(root / "tar" / split / "0.tar", members)
         rows = []
-        (root / "table" / split).mkdir(parents=True)
         for number in range(8):
-            colour = list(COLOURS)[number % 3]
-            name = f"{split}/{number}.png"
-            (root / "table" / name).write_bytes(picture(rng, colour))
+            colour, name = list(COLOURS)[number % 3], f"{split}/{number}.png"
+            write(root / "table" / name, picture(rng, colour))
             rows += [{"image": name, "caption": f"{word} {colour}"} for word in ("all", "very")]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (root / "table" / f"{split}.jsonl").write_text(text)
-    (root / "tar" / "classnames.txt").write_text("\n".join(COLOURS) + "\n")
+        write_table(root / "table" / f"{split}.jsonl", rows)
+    write(root / "tar" / "classnames.txt", "\n".join(COLOURS) + "\n")
     templates = "something {c}.\na photo of {c}.\n"
-    (root / "tar" / "zeroshot_classification_templates.txt").write_text(templates)
+    write(root / "tar" / "zeroshot_classification_templates.txt", templates)
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +74,18 @@ def made(tmp_path_factory) -> Path:
     return root
 
 
-def extraction(root: Path, out: Path, *more: object) -> list[str]:
+def extraction(root: Path, out: Path, *more: object) -> list[object]:
     tasks = [f"--task={root / name}" for name in ("folder", "tar", "table")]
-    options = ("--backbone", root / "tiny", "--out", out, "--batch", 4, "--shard", 1)
-    return command("extract", *options, *tasks, *more)
+    return ["--backbone", root / "tiny", "--out", out, "--batch", 4, "--shard", 1, *tasks, *more]
 
 
 @pytest.fixture(scope="module")
 def store(made) -> Path:
-    done = subprocess.run(extraction(made, made / "store"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "train pictures 18/18" in done.stdout
+    assert "train pictures 18/18" in run("extract", *extraction(made, made / "store"))
     return made / "store"
 
 
-def test_from_a_checkpoint_and_pictures_to_a_table(made, store):
+def test_from_a_checkpoint_and_pictures_to_a_table(made, store, hmcl, capsys):
     found = read_store(store)
     found.validate()
     assert [(task.name, task.kind, task.size("train")) for task in found] == [
@@ -118,11 +102,12 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store):
     classes = np.tile(np.arange(3), 2)
     expected = backbone.prototypes(np.concatenate([tokens, others]), classes)
     np.testing.assert_allclose(found["tar"].arrays["prototypes"], expected, rtol=2e-3, atol=2e-3)
-    assert "Nothing is wrong" in run("inspect", store)
+    hmcl("inspect", store)
+    assert "Nothing is wrong" in capsys.readouterr().out
     quick = [f"--set=train.{kind}.epochs=2" for kind in ("classification", "retrieval")]
     methods = ("--methods", "vanilla,hmcl_ca", "--seeds", "0,1")
-    shown = run("run", "--stream", store, "--out", made / "run", *methods, *quick)
-    assert "hmcl_ca" in shown
+    hmcl("run", "--stream", store, "--out", made / "run", *methods, *quick)
+    assert "hmcl_ca" in capsys.readouterr().out
     table = (made / "run" / "table.md").read_text()
     assert "vanilla" in table
     scores = json.loads((made / "run" / "results.json").read_text())
@@ -138,7 +123,7 @@ def killed_until_done(made: Path, out: Path, rng: random.Random, kills: int) -> 
     killed = 0
     while killed < kills:
         process = subprocess.Popen(
-            extraction(made, out, "--resume"),
+            command("extract", *extraction(made, out, "--resume")),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -151,8 +136,7 @@ def killed_until_done(made: Path, out: Path, rng: random.Random, kills: int) -> 
         if process.returncode == 0:
             break  # it was quicker
         killed += 1
-    done = subprocess.run(extraction(made, out, "--resume"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run("extract", *extraction(made, out, "--resume"))
     return killed
 
 
@@ -176,11 +160,7 @@ def test_killed_and_resumed_it_is_the_same_store(made, store, tmp_path, kills, s
         (["--only", "cifar10"], "--suite"),
     ],
 )
-def test_mistakes_are_said_in_one_line_and_write_nothing(made, tmp_path, options, complaint):
-    done = subprocess.run(
-        extraction(made, tmp_path / "store", *options), capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert complaint in done.stderr
-    assert done.stderr.startswith("hmcl extract: ")
+def test_mistakes_are_said_in_one_line_and_write_nothing(made, tmp_path, hmcl, options, complaint):
+    with pytest.raises(SystemExit, match=rf"^hmcl extract: .*{complaint}"):
+        hmcl("extract", *extraction(made, tmp_path / "store", *options))
     assert not list(tmp_path.iterdir())

@@ -1,14 +1,11 @@
 """Measures on class trees against breadth-first search, hand-made examples, and SciPy."""
 
 import collections
-import json
 
 import numpy as np
 import pytest
 import scipy.stats
 
-import hmcl_jax
-from hmcl_jax.evaluation import predict, top1
 from hmcl_jax.evaluation.hierarchy import (
     chance_scores,
     hierarchy_scores,
@@ -52,18 +49,7 @@ def searched(rows, start):
     return distance
 
 
-def walked(rows, node):
-    """Ancestors from the parent up to the root."""
-    above = dict(rows)
-    path = []
-    while node in above:
-        node = above[node]
-        path.append(node)
-    return path
-
-
-@pytest.mark.parametrize("leaves_only", [True, False])
-@pytest.mark.parametrize("nodes", [2, 40])
+@pytest.mark.parametrize(("nodes", "leaves_only"), [(2, False), (40, False), (40, True)])
 def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
     rows = random_tree(rng, nodes)
     parents = {parent for _, parent in rows}
@@ -71,8 +57,14 @@ def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
     classes = [names[i] for i in rng.permutation(len(names))]
     tree = make_tree(rows, classes)
     distances = {name: searched(rows, name) for name in classes}
-    ancestors = {name: walked(rows, name) for name in classes}
-    pairs = rng.integers(len(classes), size=(1000, 2))
+    above = dict(rows)
+    ancestors = {}
+    for name in classes:
+        node, ancestors[name] = name, []
+        while node in above:
+            node = above[node]
+            ancestors[name].append(node)
+    pairs = rng.integers(len(classes), size=(300, 2))
     for p, t in pairs:
         found = hierarchy_scores(tree, [p], [t])
         plain = hierarchy_scores(tree, [p], [t], correct_lca=0)
@@ -109,20 +101,17 @@ def test_a_tree_computed_by_hand(tree):
     for name, values in by_hand.items():
         np.testing.assert_allclose(found[name], np.mean(values))
     assert hierarchy_scores(tree, [1], [1], correct_lca=0)["lca"] == 0
-    json.dumps({name: float(value) for name, value in found.items()}, allow_nan=False)
 
 
 def test_seeds_are_scored_one_by_one(tree, rng):
     predicted, actual = rng.integers(4, size=(3, 50)), rng.integers(4, size=50)
     found = hierarchy_scores(tree, predicted, actual)
-    for seed in range(3):
-        alone = hierarchy_scores(tree, predicted[seed], actual)
-        for name in MEASURES:
-            assert found[name].shape == (3,)
-            assert found[name][seed] == alone[name]
-            assert alone[name].dtype == np.float64
     own = hierarchy_scores(tree, predicted, np.broadcast_to(actual, (3, 50)))
-    np.testing.assert_array_equal(own["tie"], found["tie"])
+    alone = [hierarchy_scores(tree, row, actual) for row in predicted]
+    for name in MEASURES:
+        assert found[name].dtype == np.float64
+        np.testing.assert_array_equal(found[name], [scores[name] for scores in alone])
+        np.testing.assert_array_equal(found[name], own[name])
 
 
 def test_classes_may_lie_above_each_other():
@@ -176,30 +165,14 @@ def test_what_is_no_tree_is_refused_by_name(rows, classes, message):
         make_tree(rows, classes)
 
 
-@pytest.mark.parametrize(
-    ("predicted", "actual", "message"),
-    [
-        ([[0, 1], [2, 4]], [0, 1], r"predicted\[1, 1\] must be in \[0, 4\), got 4"),
-        ([0, 1], [0, -1], r"actual\[1\] must be in \[0, 4\), got -1"),
-        ([0, 1], [0, 1, 2], r"shapes \(\.\.\., n\) and \(n,\).*got \(2,\) and \(3,\)"),
-        (np.zeros(0, int), np.zeros(0, int), r"n >= 1, got \(0,\)"),
-        (1, 1, r"got \(\) and \(\)"),
-    ],
-)
-def test_wrong_labels_are_refused(tree, predicted, actual, message):
-    with pytest.raises(ValueError, match=message):
-        hierarchy_scores(tree, predicted, actual)
-
-
 def test_radius_by_depth_equals_loops(tree, rng):
     radii = rng.uniform(1, 2, size=(3, len(tree.names)))
     found = radius_by_depth(tree, radii)
     np.testing.assert_array_equal(found.depths, [0, 1, 2, 3])
     np.testing.assert_array_equal(found.counts, [1, 2, 2, 3])
     for seed in range(3):
-        for column, depth in enumerate(found.depths):
-            mean = np.mean([r for r, d in zip(radii[seed], tree.depths, strict=True) if d == depth])
-            np.testing.assert_allclose(found.means[seed, column], mean)
+        means = [radii[seed, tree.depths == depth].mean() for depth in range(4)]
+        np.testing.assert_allclose(found.means[seed], means)
         expected = scipy.stats.spearmanr(radii[seed], tree.depths).statistic
         np.testing.assert_allclose(found.correlation[seed], expected)
 
@@ -211,23 +184,10 @@ def test_radius_of_some_nodes_in_any_order(tree):
     assert found.correlation == 1
     with pytest.raises(ValueError, match="names must be nodes of the tree, got 'ship'"):
         radius_by_depth(tree, [1.0], ["ship"])
-    with pytest.raises(ValueError, match=r"radii must be numbers of shape \(\.\.\., 8\)"):
+    with pytest.raises(ValueError, match=r"radii must have shape \(\.\.\., 8\)"):
         radius_by_depth(tree, [1.0])
     with pytest.raises(ValueError, match="radii must be finite, got NaN or infinity for 'cat'"):
         radius_by_depth(tree, [1.0, np.nan], ["dog", "cat"])
-
-
-def test_predictions_of_the_embedded_stream_are_better_than_chance():
-    store = hmcl_jax.load_pocket()
-    task = store["cifar10"]
-    points = [np.float32(task.arrays[key]) for key in ("prototypes", "test_features")]
-    labels = task.arrays["test_labels"]
-    tree = make_tree(task.tree, task.classes, root="[ROOT]")
-    found = hierarchy_scores(tree, np.asarray(predict(*points, K=store.K)), labels)
-    np.testing.assert_allclose(found["top1"], top1(*points, labels, K=store.K), rtol=1e-6)
-    chance = chance_scores(tree)
-    assert found["tie"] < chance["tie"]
-    assert found["jaccard"] > chance["jaccard"]
 
 
 def test_chance_is_the_mean_over_all_pairs_of_classes(tree):
@@ -237,22 +197,29 @@ def test_chance_is_the_mean_over_all_pairs_of_classes(tree):
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "message"),
+    ("predicted", "actual", "message"),
     [
-        (lambda: make_tree(ROWS, CLASSES, root="cat"), ValueError, "root = 'cat'.*'feline'"),
-        (lambda: make_tree([("a", 1)], ["a"]), TypeError, "rows must be"),
-        (lambda: make_tree(ROWS, "cat"), TypeError, "classes must be a list"),
-        (lambda: chance_scores(ROWS), TypeError, "tree must be a Tree"),
-        (
-            lambda: hierarchy_scores(make_tree(ROWS, CLASSES), [0.0], [0]),
-            *(TypeError, "predicted must hold whole numbers"),
-        ),
-        (
-            lambda: hierarchy_scores(make_tree(ROWS, CLASSES), [0], [0], 2),
-            *(ValueError, "correct_lca = 2"),
-        ),
+        ([[0, 1], [2, 4]], [0, 1], r"predicted\[1, 1\] must be in \[0, 4\), got 4"),
+        ([0, 1], [0, -1], r"actual\[1\] must be in \[0, 4\), got -1"),
+        ([0, 1], [0, 1, 2], r"shapes \(\.\.\., n\) and \(n,\).*got \(2,\) and \(3,\)"),
+        (np.zeros(0, int), np.zeros(0, int), r"n >= 1, got \(0,\)"),
+        (1, 1, r"got \(\) and \(\)"),
+        ([0.0], [0], "predicted must hold whole numbers"),
     ],
 )
-def test_wrong_arguments_are_refused(call, kind, message):
-    with pytest.raises(kind, match=message):
-        call()
+def test_wrong_labels_are_refused(tree, predicted, actual, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        hierarchy_scores(tree, predicted, actual)
+
+
+def test_wrong_arguments_are_refused(tree):
+    with pytest.raises(ValueError, match=r"root = 'cat'.*'feline'"):
+        make_tree(ROWS, CLASSES, root="cat")
+    with pytest.raises(TypeError, match="rows must be"):
+        make_tree([("a", 1)], ["a"])
+    with pytest.raises(TypeError, match="classes must be a list"):
+        make_tree(ROWS, "cat")
+    with pytest.raises(TypeError, match="tree must be a Tree"):
+        chance_scores(ROWS)
+    with pytest.raises(ValueError, match="correct_lca = 2"):
+        hierarchy_scores(tree, [0], [0], 2)

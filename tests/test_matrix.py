@@ -37,11 +37,7 @@ def test_measures_of_a_matrix_computed_by_hand():
     np.testing.assert_allclose(overall(R), (60 + 95 + 50) / 3)
     np.testing.assert_allclose(immediate(R), (80 + 90 + 50) / 3)
     np.testing.assert_allclose(forgetting(R), (20 - 5) / 2)
-
-
-def test_backward_transfer_divides_by_all_tasks_the_last_included():
-    np.testing.assert_allclose(backward_transfer(R), (-20 + 5 + 0) / 3)
-    np.testing.assert_allclose(backward_transfer(R), overall(R) - immediate(R))
+    np.testing.assert_allclose(backward_transfer(R), (-20 + 5 + 0) / 3)  # of all three tasks
 
 
 def test_measures_equal_loops_and_keep_leading_axes(rng):
@@ -59,19 +55,11 @@ def test_measures_equal_loops_and_keep_leading_axes(rng):
 
 
 def test_one_task_transfers_and_forgets_nothing():
-    single = [[0.7]]
-    assert [float(measure(single)) for measure in MEASURES] == [0.7, 0, 0, 0.7]
-    assert forgetting(np.ones((5, 1, 1))).shape == (5,)
+    assert [float(measure([[0.7]])) for measure in MEASURES] == [0.7, 0, 0, 0.7]
+    assert forgetting(np.ones((5, 1, 1), np.float32)).shape == (5,)
 
 
-def test_float32_and_lists_are_computed_in_float64():
-    for scores in (R.astype(np.float32), R.tolist()):
-        for measure in MEASURES:
-            assert measure(scores).dtype == np.float64
-            np.testing.assert_allclose(measure(scores), measure(R))
-
-
-def test_a_matrix_is_complete_if_all_that_was_seen_is_finite_and_nothing_else_is_there():
+def test_a_matrix_is_complete_if_it_is_finite_where_seen_and_nan_elsewhere():
     assert is_complete(R)
     for t, i, value in ((2, 0, NAN), (1, 1, np.inf), (2, 2, -np.inf), (0, 2, 0.0), (0, 1, np.inf)):
         assert not is_complete(changed(t, i, value))
@@ -89,40 +77,33 @@ def test_summary_is_the_mean_and_the_sample_deviation_over_seeds(rng):
         np.testing.assert_allclose(std, statistics.stdev(values))
 
 
-def test_a_single_seed_has_no_deviation():
+def test_a_single_seed_has_no_deviation_and_every_measure_a_convention():
     found = summary(R[None])
     assert found.overall == (float(overall(R)), None)
-    json.dumps(vars(found), allow_nan=False)
-
-
-def test_every_measure_states_its_convention():
-    assert {*CONVENTIONS, "seeds"} == set(vars(summary(R[None])))
+    json.dumps(found, allow_nan=False)
+    assert {*CONVENTIONS, "seeds"} == set(found._fields)
     assert all(callable(getattr(evaluation, name)) for name in CONVENTIONS)
 
 
-@pytest.mark.parametrize("measure", [overall, is_complete, summary])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 0)])
-def test_matrices_that_are_not_square_are_refused(measure, shape):
-    with pytest.raises(ValueError, match=r"must have shape .* T, T.*got shape \("):
-        measure(np.ones(shape))
+def test_matrices_that_are_not_square_are_refused(shape):
+    for measure in (overall, is_complete, summary):
+        with pytest.raises(ValueError, match=r"must have shape .* T, T.*got shape \("):
+            measure(np.ones(shape))
 
 
-@pytest.mark.parametrize("measure", [overall, forgetting])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (
-            changed(2, 1, NAN),
-            r"R\[2, 1\], the score on task 1 after task 2, must be finite, got nan",
-        ),
+        (changed(2, 1, NAN), r"R\[2, 1\], the score on task 1 after task 2, must be finite, got n"),
         (changed(0, 0, np.inf), r"R\[0, 0\].*must be finite, got inf; finish the run"),
         (changed(1, 2, 0.0), r"R\[1, 2\].*must be NaN.*got 0\.0; use np\.where\(np\.tri\(3\)"),
         ([R, changed(1, 0, NAN)], r"R\[1, 1, 0\], the score on task 0 after task 1"),
     ],
 )
-def test_incomplete_matrices_are_refused_with_the_entry(measure, wrong, message):
+def test_incomplete_matrices_are_refused_with_the_entry(wrong, message):
     with pytest.raises(ValueError, match=message):
-        measure(wrong)
+        overall(wrong)
 
 
 def test_summary_refuses_what_is_not_one_matrix_per_seed():

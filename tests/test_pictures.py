@@ -1,9 +1,7 @@
 """Pictures: the pixels of Pillow and torchvision, damaged files, and batches read in threads."""
 
 import dataclasses
-import gc
 import io
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +11,6 @@ import pytest
 from odd_pictures import damaged_pictures, saved, sound_pictures, texture, turned
 from PIL import Image
 
-from hmcl_jax.backbones import images as module
 from hmcl_jax.backbones.images import PictureError, read_batches, read_picture
 
 SOUND = sound_pictures()
@@ -47,10 +44,7 @@ def reference(data, size, fit):
     if fit == "squash":
         return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
     w, h = image.size
-    if w <= h:
-        ow, oh = size, int(size * h / w)
-    else:
-        oh, ow = size, int(size * w / h)
+    ow, oh = (size, int(size * h / w)) if w <= h else (int(size * w / h), size)
     image = image.resize((ow, oh), Image.Resampling.BICUBIC)
     top = int(round((oh - size) / 2.0))  # noqa: RUF046, as it is written there
     left = int(round((ow - size) / 2.0))  # noqa: RUF046
@@ -58,7 +52,7 @@ def reference(data, size, fit):
 
 
 @pytest.mark.parametrize("fit", ["crop", "squash"])
-@pytest.mark.parametrize("size", [1, 7, SIZE, 224])
+@pytest.mark.parametrize("size", [1, SIZE, 224])
 def test_pixels_are_those_of_pillow(fit, size):
     assert len(SOUND) >= 50
     for name, data in SOUND.items():
@@ -126,7 +120,7 @@ def test_large_pictures_are_refused(monkeypatch):
 def test_mutated_files_give_pixels_or_an_error(rng):
     outcomes = {"read": 0, "refused": 0}
     names = [name for name in SOUND if len(SOUND[name]) < 20_000]
-    for trial in range(600):
+    for trial in range(300):
         data = bytearray(SOUND[names[trial % len(names)]])
         for _ in range(int(rng.integers(1, 4))):
             data[int(rng.integers(len(data)))] = int(rng.integers(256))
@@ -137,10 +131,10 @@ def test_mutated_files_give_pixels_or_an_error(rng):
             outcomes["read"] += 1
         except PictureError:
             outcomes["refused"] += 1
-    assert min(outcomes.values()) > 100
+    assert min(outcomes.values()) > 50
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", [1, 5])
 def test_batches_keep_the_order(workers, rng):
     delays = rng.random(len(SOUND)) * 0.004
 
@@ -207,10 +201,7 @@ def test_files_that_cannot_be_read(error):
 
     files = [File("sound", SOUND["gif"]), File("lost", fail)]
     (batch,) = read_batches(files, 8, "crop", 4, on_error="skip")
-    ((row, reason),) = batch.bad
-    assert row == 1
-    assert reason.startswith("Picture 'lost' cannot be read: ")
-    assert str(error) in reason
+    assert batch.bad == [(1, f"Picture 'lost' cannot be read: {error}.")]
     with pytest.raises(PictureError, match="'lost' cannot be read"):
         next(read_batches(files, 8, "crop", 4))
 
@@ -219,9 +210,8 @@ def test_other_errors_are_not_hidden_and_name_the_picture():
     def fail():
         raise RuntimeError("a bug")
 
-    batches = read_batches([File("strange", fail)], 8, "crop", 4, on_error="skip")
     with pytest.raises(RuntimeError, match="a bug") as caught:
-        next(batches)
+        next(read_batches([File("strange", fail)], 8, "crop", 4, on_error="skip"))
     assert "'strange'" in caught.value.__notes__[0]
     with pytest.raises(TypeError, match="data must be the bytes of a file, got str"):
         next(read_batches([File("text", lambda: "no bytes")], 8, "crop", 4, on_error="skip"))
@@ -257,15 +247,6 @@ def test_an_early_stop_ends_the_threads():
     batches.close()
     assert not threads()
 
-    def first():
-        for batch in read_batches(files, 8, "crop", 2, workers=4):
-            return batch
-        return None
-
-    assert first().rows.tolist() == [0, 1]
-    gc.collect()
-    assert not threads()
-
 
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -282,10 +263,3 @@ def test_arguments_are_checked_at_once(change, message):
     arguments = {"size": 8, "fit": "crop", "batch": 4, **change}
     with pytest.raises((TypeError, ValueError), match=message):
         read_batches([], **arguments)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    module._pillow.cache_clear()
-    with pytest.raises(ImportError, match=r"'PIL' is missing: pip install 'hmcl_jax\[backbones\]'"):
-        read_batches([], 8, "crop", 4)

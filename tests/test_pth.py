@@ -97,20 +97,17 @@ class Evil:
 @pytest.mark.parametrize("function", ["system", "eval"])
 def test_files_that_would_run_code_are_refused(tmp_path, where, function):
     canary = tmp_path / "canary"
-    code = f"open({str(canary)!r}, 'w').close()"
     evil = {
         "system": Evil(os.system, f"touch '{canary}'"),
-        "eval": Evil(eval, code),
+        "eval": Evil(eval, f"open({str(canary)!r}, 'w').close()"),
     }[function]
-    whole = {"model": {"x": torch.ones(3)}}
-    if where == "model":
-        whole["model"]["y"] = evil
-    elif where == "beside":
-        whole["scheduler"] = evil
-    elif where == "nested":
-        whole["scheduler"] = [{"a": ({"b": evil},)}]
-    else:
-        whole[(1, evil)] = None
+    weights = {"x": torch.ones(3)}
+    whole = {
+        "model": {"model": {**weights, "y": evil}},
+        "beside": {"model": weights, "scheduler": evil},
+        "nested": {"model": weights, "scheduler": [{"a": ({"b": evil},)}]},
+        "key": {"model": weights, (1, evil): None},
+    }[where]
     torch.save(whole, tmp_path / "evil.pth")
     with pytest.raises(CheckpointError, match=r"evil\.pth needs .* may run code"):
         read_checkpoint(tmp_path / "evil.pth")

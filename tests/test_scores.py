@@ -141,35 +141,15 @@ def test_recall_equals_brute_force(dtype, rng, blocks):
     truth = brute_recall(general, specific, pairs)
     assert 0.2 < truth["general_to_specific"][1] < truth["specific_to_general"][5] < 1
     assert_same(ours, truth)
+    both_ways = np.mean([truth[name][5] for name in DIRECTIONS])
+    np.testing.assert_allclose(symmetric_recall(general, specific, pairs), both_ways, rtol=1e-6)
 
 
-def test_any_caption_of_a_picture_is_a_hit():
-    pictures = np.float32([[2, 0], [0, 2], [-2, 0]])  # the last is in no pair
-    captions = np.float32([[1, 0], [-0.1, 1], [0, -1], [-1, 0], [0.1, 1]])  # so is the last
-    pairs = np.array([[0, 0], [0, 2], [1, 3], [1, 1]])
-    found = recall(captions, pictures, pairs, ks=(1, 2))
-    # Caption 2 is as near to picture 0 as to picture 2; caption 3 is nearest to picture 2.
-    assert_same(
-        found,
-        {"general_to_specific": {1: 3 / 4, 2: 1}, "specific_to_general": {1: 1, 2: 1}},
-    )
-
-
-def test_symmetric_recall_is_the_mean_of_both_directions_at_5(rng):
+def test_the_curvature_is_used(rng):
     general, specific, pairs = retrieval(rng)
-    truth = [sides[5] for sides in brute_recall(general, specific, pairs).values()]
-    assert truth[0] != truth[1]
-    ours = symmetric_recall(general, specific, pairs)
-    np.testing.assert_allclose(ours, np.mean(truth), rtol=1e-6)
-
-
-@pytest.mark.parametrize("K", [0.5, 16.0])
-def test_the_curvature_matters_and_is_used(rng, K):
-    general, specific, pairs = retrieval(rng)
-    general, specific = 3 * general, 3 * specific
-    truth = brute_recall(general, specific, pairs, K=K)
-    assert truth != brute_recall(general, specific, pairs, K=1e4)
-    assert_same(recall(general, specific, pairs, ks=KS, K=K), truth)
+    truth = brute_recall(3 * general, 3 * specific, pairs, K=0.5)
+    assert truth != brute_recall(3 * general, 3 * specific, pairs, K=1e4)
+    assert_same(recall(3 * general, 3 * specific, pairs, ks=KS, K=0.5), truth)
 
 
 def test_ties_stand_in_the_order_of_the_index(dtype, rng, blocks):
@@ -185,21 +165,12 @@ def test_ties_stand_in_the_order_of_the_index(dtype, rng, blocks):
     np.testing.assert_allclose(top1(general, specific, labels, K=16.0), truth, rtol=1e-6)
 
 
-def test_a_collapsed_head_scores_by_chance():
-    same = np.full((20, 3), 0.3, np.float32)
-    pairs = np.stack([np.arange(20), np.arange(20)], axis=1)
-    np.testing.assert_allclose(symmetric_recall(same, same, pairs, k=5), 5 / 20, rtol=1e-6)
-    np.testing.assert_allclose(top1(same, same, np.arange(20)), 1 / 20, rtol=1e-6)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])  # (1e30)^2 overflows
 def test_broken_points_are_never_hits_and_stand_behind_all_others(rng, bad):
     general, specific, pairs = retrieval(rng)
     marked = general.copy(), specific.copy()
-    for array, value in ((general, bad), (marked[0], np.nan)):
-        array[5] = value
-    for array, value in ((specific, bad), (marked[1], np.nan)):
-        array[7, 2] = value
+    general[5], specific[7, 2] = bad, bad
+    marked[0][5], marked[1][7, 2] = np.nan, np.nan
     truth = brute_recall(*marked, pairs)
     assert truth["specific_to_general"][1000] < 1
     assert_same(recall(general, specific, pairs, ks=KS), truth)
@@ -216,21 +187,20 @@ def test_nothing_but_nan_is_no_hit_at_any_length():
 
 
 @pytest.mark.parametrize("filling", ["nan", "copies"])
-@pytest.mark.parametrize("average", ["micro", "macro"])
-def test_padding_does_not_change_top1(rng, filling, average):
+def test_padding_does_not_change_top1(rng, filling):
     prototypes, samples, labels = classification(rng)
     more, extra = samples[:9], labels[:9] + 9  # would count, were they valid
     if filling == "nan":
         more, extra = np.full_like(more, np.nan), np.full_like(extra, -1)
-    ours = top1(
+    padded = (
         np.concatenate([more, prototypes]),
         np.concatenate([samples, more]),
         np.concatenate([labels + 9, extra]),
-        average=average,
-        valid=np.arange(66) < 57,
-        valid_prototypes=np.arange(16) >= 9,
     )
-    np.testing.assert_array_equal(ours, top1(prototypes, samples, labels, average=average))
+    valid = {"valid": np.arange(66) < 57, "valid_prototypes": np.arange(16) >= 9}
+    for average in ("micro", "macro"):
+        plain = top1(prototypes, samples, labels, average=average)
+        np.testing.assert_array_equal(top1(*padded, average=average, **valid), plain)
 
 
 @pytest.mark.parametrize("filling", ["nan", "copies"])
@@ -260,7 +230,7 @@ def test_padding_does_not_change_recall(rng, filling):
 
 
 def test_vmap_over_seeds_equals_a_loop(rng, blocks):
-    problems = [retrieval(rng, n=23, m=61) for _ in range(3)]
+    problems = [retrieval(rng, n=23, m=61) for _ in range(2)]
     general, specific = (np.stack([p[i] for p in problems]) for i in (0, 1))
     pairs = problems[0][2]
     valid = np.arange(61) < 60
@@ -269,11 +239,11 @@ def test_vmap_over_seeds_equals_a_loop(rng, blocks):
         return recall(general, specific, pairs, ks=KS, valid_general=valid)
 
     ours = jax.jit(jax.vmap(one))(general, specific)
-    for seed in range(3):
+    for seed in range(2):
         truth = brute_recall(general[seed, :60], specific[seed], pairs[pairs[:, 1] < 60])
         assert_same(jax.tree.map(lambda share, seed=seed: share[seed], ours), truth)
 
-    problems = [classification(rng) for _ in range(3)]
+    problems = [classification(rng) for _ in range(2)]
     arrays = [np.stack(kind) for kind in zip(*problems, strict=True)]
     ours = jax.jit(jax.vmap(lambda *task: top1(*task)))(*arrays)
     truth = [brute_top1(*task, "micro") for task in problems]
@@ -284,7 +254,7 @@ def test_vmap_over_seeds_equals_a_loop(rng, blocks):
 def test_float32_keeps_the_order_of_float64(rng, radius):
     # Partners are planted at the boundary of what k sees: the last item seen for every other query,
     # the first one not seen for the rest. One exchange of neighbours would change the score.
-    n, m, d = 800, 1000, 512
+    n, m, d = 400, 500, 512
     x, y = (points(rng, rows, d, spread=0.4, dtype=np.float64) for rows in (n, m))
     x, y = (radius * z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
     x, y = (np.float32(z * rng.uniform(0.9, 1.1, (len(z), 1))) for z in (x, y))
@@ -342,8 +312,8 @@ PAIRS = np.stack([LABELS, LABELS], axis=1)
         (lambda: evaluation.recall(X[:0], X, PAIRS), r"general .*one row.*\(0, 3\)"),
         (lambda: evaluation.recall(X, X, PAIRS, ks=(0, 1)), "ks = 0"),
         (lambda: evaluation.recall(X, X, LABELS), r"pairs .*\(p, 2\), got .*\(4,\)"),
-        (lambda: evaluation.recall(X, X[:3], PAIRS), r"specific rows in \[0, 3\).*got 3"),
-        (lambda: evaluation.recall(X, X, PAIRS - [0, 2]), "general rows.*got -2"),
+        (lambda: evaluation.recall(X, X[:3], PAIRS), r"pairs of specific rows .*\[-1, 3\) .*got 3"),
+        (lambda: evaluation.recall(X, X, PAIRS - [0, 2]), "general rows .*got -2"),
     ],
 )
 def test_errors_name_the_argument_and_its_value(call, message):
@@ -351,7 +321,7 @@ def test_errors_name_the_argument_and_its_value(call, message):
         call()
 
 
-@pytest.mark.parametrize("ks", [5, ()])
-def test_lengths_of_lists_must_be_given(ks):
-    with pytest.raises(TypeError, match="ks must be a sequence"):
-        evaluation.recall(X, X, PAIRS, ks=ks)
+def test_lengths_of_lists_must_be_given():
+    for ks in (5, ()):
+        with pytest.raises(TypeError, match="ks must be a sequence"):
+            evaluation.recall(X, X, PAIRS, ks=ks)

@@ -16,17 +16,20 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from hmcl_jax import _checks, _files
 from hmcl_jax._extras import require
 from hmcl_jax._versions import versions
 from hmcl_jax.backbones.parameter_map import (
     DROPPED,
+    PIXELS,
     SCALARS,
     Sizes,
     our_layout,
@@ -39,17 +42,11 @@ SCHEMA = 1
 WEIGHTS = "weights.safetensors"
 DESCRIPTION = "backbone.json"
 NAMES = (
-    "meru-l/redcaps",
-    "meru-b/redcaps",
-    "meru-s/redcaps",
-    "meru-b/grit",
-    "meru-s/grit",
-    "hycoclip-b/grit",
-    "hycoclip-s/grit",
+    *("meru-l/redcaps", "meru-b/redcaps", "meru-s/redcaps", "meru-b/grit", "meru-s/grit"),
+    *("hycoclip-b/grit", "hycoclip-s/grit"),
 )
 NAME = re.compile(r"[a-z0-9-]{1,40}/[a-z0-9-]{1,40}")
 DTYPES = ("float32", "float16")
-MOST_LISTED = 500
 # Published files hold configurations beside the weights. PyTorch refuses their classes, and the
 # packages need not be installed, so objects of these classes are replaced by empty ones.
 PLAIN_CLASSES = re.compile(
@@ -100,10 +97,8 @@ def convert_checkpoint(
         )
     if out.exists():
         raise ValueError(f"out = {str(out)!r} exists already; choose another or remove it.")
-    require("safetensors", "convert")
-    return write_backbone(
-        read_checkpoint(path), out, name, path, dtype=dtype, heads=(image_heads, text_heads)
-    )
+    tensors = read_checkpoint(path)
+    return write_backbone(tensors, out, name, path, dtype=dtype, heads=(image_heads, text_heads))
 
 
 def read_checkpoint(path: Path) -> dict[str, np.ndarray]:
@@ -180,9 +175,7 @@ def write_backbone(
       dtype: of the weights.
       heads: attention heads of the image and the text tower.
     """
-    numpy = require("safetensors.numpy", "backbones")
     sizes = check_tensors(source, tensors)
-    made_from = {"file": source.name, "sha256": _files.file_sha256(source)}
     description = {
         "schema": SCHEMA,
         "name": name,
@@ -191,7 +184,11 @@ def write_backbone(
         "image_heads": _heads(source, "image", sizes.image_width, heads[0]),
         "text_heads": _heads(source, "text", sizes.text_width, heads[1]),
         "dtype": dtype,
-        "provenance": {**made_from, "converter": f"hmcl_jax {versions()['hmcl_jax']}"},
+        "provenance": {
+            "file": source.name,
+            "sha256": _files.file_sha256(source),
+            "converter": f"hmcl_jax {versions()['hmcl_jax']}",
+        },
     }
     weights = {
         ours: _array(source, key, our_layout(ours, tensors[key]), dtype)
@@ -199,13 +196,13 @@ def write_backbone(
     }
     try:
         with _files.partial_folder(out) as partial:
-            numpy.save_file(weights, partial / WEIGHTS)
+            save_file(weights, partial / WEIGHTS)
             description["weights_sha256"] = _files.file_sha256(partial / WEIGHTS)
             description["sha256"] = _files.json_sha256(description)
             text = json.dumps(description, indent=1, sort_keys=True, allow_nan=False)
             (partial / DESCRIPTION).write_text(text, encoding="ascii")
             partial.rename(out)
-    except require("safetensors", "backbones").SafetensorError as error:  # a full disk
+    except SafetensorError as error:  # a full disk
         raise OSError(f"{out} cannot be written: {error}") from None
     return description
 
@@ -221,45 +218,30 @@ def check_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> Sizes:
         )
     sizes = read_sizes(shapes)
     expected = published_shapes(sizes)
-    known = [key for key in expected if key in shapes]
-    wrong = [
-        f"{key} {shapes[key]} instead of {_shape_text(expected[key])}"
-        for key in known
-        if not _fits(shapes[key], expected[key])
-    ]
-    wrong += [
-        f"{key} of {tensors[key].dtype} instead of floats"
-        for key in known
-        if not np.issubdtype(tensors[key].dtype, np.floating)
-    ]
+    wrong = []
+    for key, wanted in expected.items():
+        shape = shapes.get(key, wanted)
+        fits = len(shape) == len(wanted) and all(
+            w in (None, s) for s, w in zip(shape, wanted, strict=True)
+        )
+        if not fits:
+            wrong.append(f"{key} {shape} instead of {str(wanted).replace('None', '?')}")
+        if key in shapes and not np.issubdtype(tensors[key].dtype, np.floating):
+            wrong.append(f"{key} of {tensors[key].dtype} instead of floats")
     patches = sizes.get("positions", 2) - 1
     if not patches or math.isqrt(patches) ** 2 != patches:
         wrong.append(f"visual.pos_embed with {patches + 1} rows instead of 1 + a square")
     problems = {
         "missing": [key for key in expected if key not in shapes],
-        "unexpected": sorted(ascii(key)[1:-1][:200] for key in shapes if key not in expected),
+        "unexpected": sorted(ascii(key)[1:-1] for key in shapes if key not in expected),
         "wrong shape": wrong,
     }
     if any(problems.values()):
-        listed = [f"{problem}: {_listed(keys)}" for problem, keys in problems.items() if keys]
+        listed = [f"{problem}: {', '.join(keys)}" for problem, keys in problems.items() if keys]
         raise CheckpointError(
             f"{path} does not hold the tensors of MERU or HyCoCLIP; {'; '.join(listed)}."
         )
     return Sizes(**sizes)
-
-
-def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    same = len(shape) == len(expected)
-    return same and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    return str(tuple("?" if size is None else size for size in shape)).replace("'", "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
 
 
 def _scalars(path: Path, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -268,18 +250,12 @@ def _scalars(path: Path, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     for key, value in logs.items():
         if not abs(value) < 80:  # the exponential of more is not a float32
             raise CheckpointError(f"{path}: {key} must be a logarithm below 80, got {value}.")
-    mean, std = (tensors[key].astype(np.float64).ravel() for key in ("pixel_mean", "pixel_std"))
-    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
-        raise CheckpointError(
-            f"{path}: pixel_mean must be finite and pixel_std positive, got {mean} and {std}."
-        )
     return {
         "K": math.exp(-logs["curv"]),
         "tau": math.exp(-logs["logit_scale"]),
         "image_alpha": math.exp(logs["visual_alpha"]),
         "text_alpha": math.exp(logs["textual_alpha"]),
-        "pixel_mean": mean.tolist(),
-        "pixel_std": std.tolist(),
+        **{key: _array(path, key, tensors[key], "float64").ravel().tolist() for key in PIXELS},
     }
 
 
@@ -300,6 +276,6 @@ def _array(path: Path, key: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(tensor.astype(dtype))
     if not np.isfinite(array).all():
-        remedy = "" if dtype == "float32" else ", at least not in float16; use dtype = 'float32'"
+        remedy = ", at least not in float16; use dtype = 'float32'" if dtype == "float16" else ""
         raise CheckpointError(f"{path}: {key} is not finite{remedy}.")
     return array

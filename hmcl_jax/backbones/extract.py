@@ -16,16 +16,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import filelock
 import numpy as np
+from PIL import Image
 
-from hmcl_jax import _files
-from hmcl_jax._extras import require
+from hmcl_jax import _checks, _files
 from hmcl_jax._versions import versions
+from hmcl_jax.backbones.backbone import Backbone
 from hmcl_jax.backbones.images import read_batches
-from hmcl_jax.backbones.shards import Shard, Shards
+from hmcl_jax.backbones.shards import Shard, Shards, join_shards
 from hmcl_jax.data.feature_arrays import FeatureCollection
 from hmcl_jax.data.image_datasets import Collection, Split, distinct_names
 from hmcl_jax.data.store import MANIFEST, NAME, Task, read_store, write_store
@@ -33,29 +34,11 @@ from hmcl_jax.evaluation import symmetric_recall, top1
 
 PLAN, LOCK = "plan.json", "lock"
 MADE_BY = ("hmcl_jax", "jax", "jaxlib", "pillow", "tokenizers")  # they change features' last bits
-MOST = 2**16  # of any of the options
 Source = Collection | FeatureCollection
 
 
 class ExtractError(ValueError):
     """Features cannot be extracted as requested."""
-
-
-class Encoder(Protocol):
-    """The interface of a backbone; :class:`hmcl_jax.backbones.backbone.Backbone` is one."""
-
-    name: str
-    K: float
-    tau: float
-    dimension: int
-    image_size: int
-    dtype: str
-    fingerprint: str
-
-    def tokenize(self, texts: Sequence[str]) -> np.ndarray: ...
-    def encode_images(self, pixels: np.ndarray) -> np.ndarray: ...
-    def encode_texts(self, tokens: np.ndarray) -> np.ndarray: ...
-    def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,18 +67,12 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("shard", 1), ("workers", 1), ("thumbnails", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= MOST:
-                raise ExtractError(
-                    f"{name} must be a whole number from {least} to {MOST}, got {value!r}."
-                )
-        for name, known in (("dtype", ("float16", "float32")), ("on_error", ("raise", "skip"))):
-            if getattr(self, name) not in known:
-                raise ExtractError(f"{name} must be one of {known}, got {getattr(self, name)!r}.")
+            _checks.integer(name, getattr(self, name), least)
+        _checks.choice("dtype", self.dtype, ("float16", "float32"))
+        _checks.choice("on_error", self.on_error, ("raise", "skip"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The progress of an extraction.
 
     Attributes:
@@ -118,7 +95,7 @@ class Step:
 def extract_store(
     out: str | Path,
     sources: Sequence[Source],
-    encoder: Encoder,
+    encoder: Backbone,
     *,
     name: str,
     options: Options | None = None,
@@ -130,7 +107,7 @@ def extract_store(
     Args:
       out: the store, a new directory or a new file that ends in ``.zip``.
       sources: the tasks, in canonical order.
-      encoder: the backbone.
+      encoder: the backbone; any object with its methods and attributes will do.
       name: of the stream.
       options: how features are made.
       orders: other orders of the tasks, by name.
@@ -178,7 +155,7 @@ def extract_store(
 
 def make_plan(
     sources: Sequence[Source],
-    encoder: Encoder,
+    encoder: Backbone,
     name: str,
     options: Options,
     orders: Mapping[str, Sequence[str]],
@@ -190,37 +167,39 @@ def make_plan(
     for source in sources:
         if names.count(source.name) > 1:
             raise ExtractError(f"The task {source.name!r} is given twice; give one another name.")
-        if not NAME.fullmatch(source.name) or source.name == MANIFEST:
-            raise ExtractError(f"{source.name!r} cannot be the name of a task; give another.")
-        known = False
-        if isinstance(source, FeatureCollection):
-            known = source.prototypes is not None
-            dimensions = {x.shape[1] for x in source.arrays.values() if x.dtype.kind == "f"}
-            if dimensions != {encoder.dimension}:
-                raise ExtractError(
-                    f"{source.name}: its features have dimension {sorted(dimensions)}, those of "
-                    f"the backbone {encoder.dimension}; all tasks of a stream share one."
-                )
-            if not np.isclose(source.K, encoder.K):
-                raise ExtractError(
-                    f"{source.name}: its features lie on the hyperboloid of K = {source.K:g}, "
-                    f"those of the backbone on that of {encoder.K:g}; state K in its "
-                    "collection.toml."
-                )
-        if source.kind == "classification" and not source.prompts and not known:
-            raise ExtractError(
-                f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
-            )
-    made_by = dataclasses.asdict(options)
-    del made_by["workers"], made_by["resume"]  # they do not change the result
+        _check_source(source, encoder)
+    unimportant = ("workers", "resume")  # they do not change the result
     return {
         "name": name,
         "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
         "versions": versions(MADE_BY),
-        "options": made_by,
+        "options": {k: v for k, v in vars(options).items() if k not in unimportant},
         "tasks": {source.name: _fingerprint(source) for source in sources},
         "orders": {key: list(order) for key, order in orders.items()},
     }
+
+
+def _check_source(source: Source, encoder: Backbone) -> None:
+    if not NAME.fullmatch(source.name) or source.name == MANIFEST:
+        raise ExtractError(f"{source.name!r} cannot be the name of a task; give another.")
+    known = False
+    if isinstance(source, FeatureCollection):
+        known = source.prototypes is not None
+        dimensions = {x.shape[1] for x in source.arrays.values() if x.dtype.kind == "f"}
+        if dimensions != {encoder.dimension}:
+            raise ExtractError(
+                f"{source.name}: its features have dimension {sorted(dimensions)}, those of the "
+                f"backbone {encoder.dimension}; all tasks of a stream share one."
+            )
+        if not np.isclose(source.K, encoder.K):
+            raise ExtractError(
+                f"{source.name}: its features lie on the hyperboloid of K = {source.K:g}, those "
+                f"of the backbone on that of {encoder.K:g}; state K in its collection.toml."
+            )
+    if source.kind == "classification" and not source.prompts and not known:
+        raise ExtractError(
+            f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
+        )
 
 
 def _fingerprint(source: Source) -> str:
@@ -256,67 +235,48 @@ def _work_folder(work: Path, plan: Mapping[str, Any], resume: bool) -> Iterator[
     if work.exists() and not begun.exists() and set(work.iterdir()) - ours:
         raise ExtractError(f"{work} is in the way and was not made by an extraction; remove it.")
     work.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(work / LOCK, timeout=0)
     try:
-        lock.acquire()
+        with filelock.FileLock(work / LOCK, timeout=0):
+            if not begun.exists():
+                _files.write_whole(begun, json.dumps(plan, sort_keys=True))
+            elif not resume:
+                raise ExtractError(f"{work} exists; continue with --resume, or remove it.")
+            old = json.loads(begun.read_bytes())
+            if other := [key for key in plan if old.get(key) != plan[key]]:
+                raise ExtractError(
+                    f"{work} was begun with another {' and '.join(other)}; use the same again, or "
+                    "remove it."
+                )
+            yield
     except filelock.Timeout:
         raise ExtractError(f"{work} is in use by another process; wait for it.") from None
-    try:
-        if begun.exists():
-            _check_plan(begun, plan, resume)
-        else:
-            _files.write_whole(begun, json.dumps(plan, sort_keys=True))
-        yield
-    finally:
-        lock.release()
 
 
-def _check_plan(begun: Path, plan: Mapping[str, Any], resume: bool) -> None:
-    work = begun.parent
-    if not resume:
-        raise ExtractError(f"{work} was begun already; continue with --resume, or remove it.")
-    try:
-        old = json.loads(begun.read_bytes())
-    except ValueError:
-        raise ExtractError(f"{begun} is damaged; remove {work}.") from None
-    other = [key for key in plan if not isinstance(old, dict) or old.get(key) != plan[key]]
-    if other:
-        raise ExtractError(
-            f"{work} was begun with another {' and '.join(other)}; use the same again, or remove "
-            "it."
-        )
+Encoded = Iterator[Shard]  # in batches
 
 
-# Rows of the source, their points, and (row, key, reason) of the bad ones.
-_Encoded = tuple[np.ndarray, np.ndarray, list[tuple[int, str, str]]]
-
-
+@dataclasses.dataclass(frozen=True)
 class _Extraction:
     """Makes the tasks one after the other."""
 
-    def __init__(
-        self,
-        work: Path,
-        encoder: Encoder,
-        options: Options,
-        listener: Callable[[Step], None] | None,
-    ) -> None:
-        self.work, self.encoder, self.options, self.listener = work, encoder, options, listener
+    work: Path
+    encoder: Backbone
+    options: Options
+    listener: Callable[[Step], None] | None
 
     def task(self, source: Source) -> Task:
         """The task of a source, with its score before anything is learned."""
-        task = (
-            self._from_pictures(source)
-            if isinstance(source, Collection)
-            else self._from_features(source)
-        )
-        classes = task.kind == "classification"
-        sides = ("prototypes", "test_features") if classes else ("test_general", "test_specific")
-        general, specific = (np.asarray(task.arrays[side], np.float32) for side in sides)
-        known = task.arrays["test_labels" if classes else "test_pairs"]
-        score = top1 if classes else symmetric_recall
-        zero_shot = float(score(general, specific, known, K=self.encoder.K))
-        return dataclasses.replace(task, scores={"zero_shot": zero_shot})
+        if isinstance(source, Collection):
+            task = self._from_pictures(source)
+        else:
+            task = self._from_features(source)
+        general, specific, pairs = task.pairs("test")
+        points = np.asarray(general, np.float32), np.asarray(specific, np.float32)
+        if task.kind == "classification":
+            score = top1(*points, pairs[:, 1], K=self.encoder.K)
+        else:
+            score = symmetric_recall(*points, pairs, K=self.encoder.K)
+        return dataclasses.replace(task, scores={"zero_shot": float(score)})
 
     def _from_pictures(self, source: Collection) -> Task:
         arrays: dict[str, np.ndarray] = {}
@@ -332,8 +292,12 @@ class _Extraction:
             if split.labels is not None:
                 arrays[f"{which}_features"] = encoded.features
                 arrays[f"{which}_labels"] = split.labels[encoded.rows]
-                if which == "train":
-                    _refuse_empty(source, arrays["train_labels"])
+                missing = np.setdiff1d(np.arange(len(source.classes)), arrays["train_labels"])
+                if missing.size:
+                    raise ExtractError(
+                        f"{source.name}: no training picture of the class "
+                        f"{source.classes[missing[0]]!r} can be read; repair them, or remove it."
+                    )
             else:
                 arrays |= _paired(which, split, encoded, self._texts(source, which, split))
             if which == "test" and self.options.thumbnails:
@@ -354,29 +318,29 @@ class _Extraction:
     def _prototypes(self, source: Source) -> np.ndarray:
         """One point per class, in one shard: the mean needs all prompts of a class."""
 
-        def encode(span: range) -> Iterator[_Encoded]:
+        def encode(span: range) -> Encoded:
             prompts = [p.replace("{}", name) for name in source.classes for p in source.prompts]
             classes = np.repeat(np.arange(len(source.classes), dtype=np.int32), len(source.prompts))
             tokens = self.encoder.tokenize(prompts)
             _refuse_equal(source, tokens.reshape(len(source.classes), -1))
-            yield np.asarray(span), self.encoder.prototypes(tokens, classes), []
+            yield Shard(self.encoder.prototypes(tokens, classes), np.asarray(span))
 
         rows = len(source.classes)
         return np.asarray(self._encode(source.name, "prototypes", rows, encode, rows).features)
 
     def _texts(self, source: Collection, which: str, split: Split) -> np.ndarray:
-        def encode(span: range) -> Iterator[_Encoded]:
+        def encode(span: range) -> Encoded:
             for start in span[:: self.options.batch]:
                 rows = range(start, min(span.stop, start + self.options.batch))
                 tokens = self.encoder.tokenize([split.captions[row] for row in rows])
-                yield np.asarray(rows), self.encoder.encode_texts(tokens), []
+                yield Shard(self.encoder.encode_texts(tokens), np.asarray(rows))
 
         return self._encode(source.name, f"{which} texts", len(split.captions), encode).features
 
     def _pictures(self, source: Collection, which: str, split: Split) -> Shard:
         options = self.options
 
-        def encode(span: range) -> Iterator[_Encoded]:
+        def encode(span: range) -> Encoded:
             pictures = [split.pictures[row] for row in span]
             batches = read_batches(
                 *(pictures, self.encoder.image_size, source.fit, options.batch),
@@ -387,8 +351,8 @@ class _Extraction:
             for rows, pixels, bad in batches:
                 empty = np.zeros((0, self.encoder.dimension))
                 points = self.encoder.encode_images(pixels) if len(rows) else empty
-                named = [(span.start + row, pictures[row].key, reason) for row, reason in bad]
-                yield span.start + np.asarray(rows, np.int64), points, named
+                named = tuple((span.start + row, pictures[row].key, why) for row, why in bad)
+                yield Shard(points, span.start + rows, named)
 
         whole = self._encode(source.name, f"{which} pictures", len(split.pictures), encode)
         if not len(whole.rows):
@@ -400,7 +364,7 @@ class _Extraction:
         task: str,
         part: str,
         rows: int,
-        encode: Callable[[range], Iterator[_Encoded]],
+        encode: Callable[[range], Encoded],
         shard_rows: int | None = None,
     ) -> Shard:
         """All shards of a part; finished ones are read from disk."""
@@ -413,24 +377,22 @@ class _Extraction:
                 seconds = time.perf_counter() - started
                 self.listener(Step(task, part, done, rows, fresh, seconds))
 
+        finished = []
         for number in range(len(shards)):
             span = shards.span(number)
-            if shards.read(number) is None:
-                good = [np.zeros(0, np.int64)]  # a shard may hold no picture that can be read
-                points = [np.zeros((0, self.encoder.dimension), self.options.dtype)]
-                bad: list[tuple[int, str, str]] = []
-                done = span.start
-                for some, encoded, wrong in encode(span):
-                    bad += wrong
-                    fresh += len(some) + len(wrong)
-                    done += len(some) + len(wrong)
-                    good.append(some)
-                    points.append(self._stored(task, part, encoded))
-                    report(done)
-                shard = Shard(np.concatenate(points), np.concatenate(good), tuple(bad))
+            shard = shards.read(number)
+            if shard is None:
+                before, batches = fresh, []
+                for batch in encode(span):
+                    stored = self._stored(task, part, batch.features)
+                    batches.append(batch._replace(features=stored))
+                    fresh += len(batch.rows) + len(batch.bad)
+                    report(span.start + fresh - before)
+                shard = join_shards(batches)
                 shards.write(number, shard)
+            finished.append(shard)
             report(span.stop)
-        return shards.whole()
+        return join_shards(finished)
 
     def _stored(self, task: str, part: str, points: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -445,7 +407,6 @@ class _Extraction:
 
     def _thumbnails(self, split: Split, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Small pictures of some test samples, evenly spaced."""
-        image = require("PIL.Image", "backbones")
         count = min(self.options.thumbnails, len(rows))
         chosen = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
         files = []
@@ -453,7 +414,7 @@ class _Extraction:
         for _, pixels, _ in read_batches(pictures, 96, "squash", 16, upright=self.options.upright):
             for picture in pixels:
                 file = io.BytesIO()
-                image.fromarray(picture).save(file, "JPEG", quality=80)
+                Image.fromarray(picture).save(file, "JPEG", quality=80)
                 files.append(np.frombuffer(file.getvalue(), np.uint8))
         return {
             "thumbnails": np.concatenate(files),
@@ -472,15 +433,6 @@ def _refuse_equal(source: Source, tokens: np.ndarray) -> None:
                 f"{source.name}: the classes {other!r} and {name!r} have the same prompts in "
                 "tokens; make the prompts shorter, or the names more different."
             )
-
-
-def _refuse_empty(source: Collection, labels: np.ndarray) -> None:
-    missing = np.setdiff1d(np.arange(len(source.classes)), labels)
-    if missing.size:
-        raise ExtractError(
-            f"{source.name}: no training picture of the class {source.classes[missing[0]]!r} can "
-            "be read; repair them, or remove the class."
-        )
 
 
 def _paired(which: str, split: Split, encoded: Shard, texts: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,10 +1,8 @@
 """Decodes pictures and brings them to size, as the reference protocols do, in threads.
 
 The pixels are those of torchvision's ``Resize`` and ``CenterCrop`` on the installed Pillow, byte
-for byte: ``convert("RGB")`` (alpha is dropped, not blended; 16-bit grey, CMYK and palettes as
-Pillow does; of an animation the first frame), then bicubic with antialias. EXIF rotation is not
-applied, because the protocols do not; ``upright=True`` applies it. Normalisation belongs to the
-backbone.
+for byte: ``convert("RGB")``, which drops alpha and takes the first frame of an animation, then
+bicubic with antialias. Only ``upright=True`` applies EXIF rotation, because the protocols do not.
 
 Pillow 13 squashes upright formats first in height, earlier ones first in width. The pixels differ
 in the last digits (of 427 x 640 to 224 x 224, a fifth of the values, by 4 of 255 at most), so keep
@@ -12,39 +10,30 @@ to one version of Pillow where results are compared to the bit.
 """
 
 import collections
-import functools
 import io
 import math
-import os
-import types
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hmcl_jax import _checks
-from hmcl_jax._extras import require
 
 FITS = ("crop", "squash")
 AHEAD = 2  # batches that are read while the caller works on one
+Image.init()  # all readers, before threads need them
 # Not all that Pillow can open: some of its readers start other programs (EPS starts Ghostscript).
-FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS: list[str] = [
+    name
+    for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+    if name in Image.OPEN
+]
 
 
 class PictureError(ValueError):
     """A picture cannot be read."""
-
-
-class Picture(Protocol):
-    """The pictures that :func:`read_batches` reads."""
-
-    @property
-    def key(self) -> str:
-        """Its name, for messages."""
-
-    def read(self) -> bytes:
-        """The bytes of its file."""
 
 
 class Batch(NamedTuple):
@@ -95,18 +84,16 @@ def read_picture(
     return np.array(_resized(name, _decoded(name, data, upright), size, fit))
 
 
-def _decoded(name: str, data: bytes, upright: bool) -> Any:
-    pillow = _pillow()
+def _decoded(name: str, data: bytes, upright: bool) -> Image.Image:
     try:
-        with pillow.Image.open(io.BytesIO(data), formats=pillow.formats) as image:
-            turned = pillow.ImageOps.exif_transpose(image) if upright else image
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            turned = ImageOps.exif_transpose(image) if upright else image
             return turned.convert("RGB")
-    except pillow.UnidentifiedImageError:
-        listed = ", ".join(pillow.formats)
-        raise PictureError(f"{name} is in none of the formats {listed}.") from None
+    except UnidentifiedImageError:
+        raise PictureError(f"{name} is in none of the formats {', '.join(FORMATS)}.") from None
     except MemoryError:
         raise
-    except pillow.Image.DecompressionBombError as error:
+    except Image.DecompressionBombError as error:
         raise PictureError(f"{name} is too large: {_reason(error)}.") from error
     except Exception as error:  # damaged files cause many kinds of errors in decoders
         raise PictureError(f"{name} cannot be decoded: {_reason(error)}.") from error
@@ -116,15 +103,15 @@ def _reason(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def _resized(name: str, image: Any, size: int, fit: str) -> Any:
-    pillow = _pillow()
-    bicubic = pillow.Image.Resampling.BICUBIC
+def _resized(name: str, image: Image.Image, size: int, fit: str) -> Image.Image:
+    bicubic = Image.Resampling.BICUBIC
     if fit == "squash":
         return image.resize((size, size), bicubic)
     short, long = sorted(image.size)
-    longer = int(size * long / short)  # never less than size, so nothing has to be padded
+    # Rounded as in torchvision; never less than size, so nothing has to be padded.
+    longer = int(size * long / short)
     wanted = (longer, size) if image.width > image.height else (size, longer)
-    limit = 2 * (pillow.Image.MAX_IMAGE_PIXELS or math.inf)
+    limit = 2 * (Image.MAX_IMAGE_PIXELS or math.inf)
     if size * longer > limit:
         before, after = (f"{width} x {height}" for width, height in (image.size, wanted))
         raise PictureError(
@@ -136,12 +123,12 @@ def _resized(name: str, image: Any, size: int, fit: str) -> Any:
 
 
 def read_batches(
-    pictures: Sequence[Picture],
+    pictures: Sequence[Any],
     size: int,
     fit: str,
     batch: int,
     *,
-    workers: int | None = None,
+    workers: int = 2,
     on_error: str = "raise",
     upright: bool = False,
 ) -> Iterator[Batch]:
@@ -151,11 +138,11 @@ def read_batches(
     read. The threads end with the iterator: when it is exhausted, closed, or fails.
 
     Args:
-      pictures: the pictures to read.
+      pictures: each with a `key`, its name in messages, and ``read()``, the bytes of its file.
       size: edge of the results.
       fit: ``"crop"`` or ``"squash"``, see :func:`read_picture`.
       batch: pictures at a time; the last batch may hold fewer.
-      workers: threads; one per processor if None.
+      workers: threads.
       on_error: ``"raise"`` stops at the first picture that cannot be read, ``"skip"`` lists it in
         ``Batch.bad`` and continues.
       upright: turn the pictures as their EXIF data says.
@@ -166,14 +153,12 @@ def read_batches(
     Raises:
       PictureError: naming the picture, with ``on_error="raise"``.
     """
-    workers = _processors() if workers is None else workers
     for argument, value in (("size", size), ("batch", batch), ("workers", workers)):
         _checks.integer(argument, value, 1)
     _checks.choice("fit", fit, FITS)
     _checks.choice("on_error", on_error, ("raise", "skip"))
-    _pillow()  # fails here, not at the first batch, if Pillow is missing
 
-    def read_into(pixels: np.ndarray, picture: Picture) -> PictureError | None:
+    def read_into(pixels: np.ndarray, picture: Any) -> PictureError | None:
         try:
             try:
                 data = picture.read()
@@ -218,23 +203,3 @@ def _finished(rows: range, pixels: np.ndarray, jobs: list[Future], on_error: str
         raise PictureError(f"{bad[0][1]} {remedy}") from next(filter(None, errors))
     good = np.array([not error for error in errors])
     return Batch(np.array(rows)[good], pixels[good] if bad else pixels, bad)
-
-
-def _processors() -> int:
-    """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@functools.lru_cache(maxsize=1)
-def _pillow() -> types.SimpleNamespace:
-    """The parts of Pillow that are used, with all its readers loaded."""
-    image = require("PIL.Image", "backbones")
-    image.init()
-    return types.SimpleNamespace(
-        Image=image,
-        ImageOps=require("PIL.ImageOps", "backbones"),
-        UnidentifiedImageError=require("PIL", "backbones").UnidentifiedImageError,
-        formats=[name for name in FORMATS if name in image.OPEN],
-    )

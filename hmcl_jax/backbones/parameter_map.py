@@ -5,7 +5,6 @@ products, (out, in, height, width) for the patches. Ours are the names of the pa
 :mod:`hmcl_jax.backbones.towers`, with (in, out) everywhere.
 """
 
-import collections
 import dataclasses
 import math
 import re
@@ -76,33 +75,19 @@ LAYERS = (("visual.blocks", IMAGE_LAYER, "image"), ("textual.resblocks", TEXT_LA
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """All sizes of a model.
-
-    Attributes:
-      image_width: of the residual stream of the image tower.
-      image_hidden: width inside its MLPs.
-      image_layers: how many.
-      patch: side of a patch, in pixels.
-      positions: rows of its position table, one for the class token and one per patch.
-      text_width: of the residual stream of the text tower.
-      text_hidden: width inside its MLPs.
-      text_layers: how many.
-      vocabulary: number of different tokens.
-      context: number of tokens of a text.
-      dimension: of the embedding.
-    """
+    """All sizes of a model; `width` is of the residual stream, `hidden` inside the MLPs."""
 
     image_width: int
     image_hidden: int
     image_layers: int
-    patch: int
-    positions: int
+    patch: int  # side in pixels
+    positions: int  # one for the class token and one per patch
     text_width: int
     text_hidden: int
     text_layers: int
-    vocabulary: int
-    context: int
-    dimension: int
+    vocabulary: int  # number of different tokens
+    context: int  # number of tokens of a text
+    dimension: int  # of the embedding
 
     @property
     def image_size(self) -> int:
@@ -110,13 +95,14 @@ class Sizes:
         return math.isqrt(self.positions - 1) * self.patch
 
 
-def _rows(image_layers: int, text_layers: int) -> Iterator[tuple[str, tuple[str, str]]]:
-    """All rows of the table: published name, (shape, our name)."""
-    yield from WHOLE.items()
+def _rows(image_layers: int, text_layers: int) -> Iterator[tuple[str, str, str]]:
+    """All rows of the table: published name, shape, our name."""
+    for key, (shape, ours) in WHOLE.items():
+        yield key, shape, ours
     for (prefix, rows, tower), number in zip(LAYERS, (image_layers, text_layers), strict=True):
         for i in range(number):
             for key, (shape, ours) in rows.items():
-                yield f"{prefix}.{i}.{key}", (shape, f"{tower}.layers.{i}.{ours}")
+                yield f"{prefix}.{i}.{key}", shape, f"{tower}.layers.{i}.{ours}"
 
 
 def _axes(shape: str) -> list[tuple[int, str]]:
@@ -129,35 +115,34 @@ def _axes(shape: str) -> list[tuple[int, str]]:
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that most of a checkpoint's tensors agree on.
+    """The sizes of a checkpoint, each from the first of its tensors that has it.
 
     Args:
       shapes: of the tensors, by published name.
 
     Returns:
-      By the names in :class:`Sizes`; without those that no tensor tells. There is at least one
-      layer in each tower.
+      By the names in :class:`Sizes`; without those that no tensor has. There is at least one layer
+      in each tower.
     """
     layers = []
     for prefix, _, _ in LAYERS:
         pattern = re.compile(rf"{re.escape(prefix)}\.(0|[1-9][0-9]{{0,2}})\.")
         layers.append(1 + max((int(m[1]) for m in map(pattern.match, shapes) if m), default=0))
-    votes: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    for key, (shape, _) in _rows(*layers):
+    sizes = {"image_layers": layers[0], "text_layers": layers[1]}
+    for key, shape, _ in _rows(*layers):
         axes, actual = _axes(shape), shapes.get(key, ())
         if len(axes) == len(actual):
             for (factor, name), size in zip(axes, actual, strict=True):
-                if name and size and size % factor == 0:
-                    votes[name][size // factor] += 1
-    sizes = {name: counted.most_common(1)[0][0] for name, counted in votes.items()}
-    return {**sizes, "image_layers": layers[0], "text_layers": layers[1]}
+                if name and size % factor == 0:
+                    sizes.setdefault(name, size // factor)
+    return sizes
 
 
 def published_shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ...]]:
     """The tensors of a whole checkpoint, by published name; None where a size is not known."""
     shapes: dict[str, tuple[int | None, ...]] = dict.fromkeys(SCALARS, ())
     shapes |= dict.fromkeys(PIXELS, (3, 1, 1))
-    for key, (shape, _) in _rows(sizes["image_layers"], sizes["text_layers"]):
+    for key, shape, _ in _rows(sizes["image_layers"], sizes["text_layers"]):
         shapes[key] = tuple(
             factor * sizes[name] if name in sizes else (None if name else factor)
             for factor, name in _axes(shape)
@@ -167,14 +152,14 @@ def published_shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ..
 
 def our_names(sizes: Sizes) -> dict[str, str]:
     """Our names by published names, without the scalars."""
-    return {key: ours for key, (_, ours) in _rows(sizes.image_layers, sizes.text_layers)}
+    return {key: ours for key, _, ours in _rows(sizes.image_layers, sizes.text_layers)}
 
 
 def our_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The arrays of a converted model, by our names."""
     known = dataclasses.asdict(sizes)
     shapes = {}
-    for _, (shape, ours) in _rows(sizes.image_layers, sizes.text_layers):
+    for _, shape, ours in _rows(sizes.image_layers, sizes.text_layers):
         published = (factor * known.get(name, 1) for factor, name in _axes(shape))
         shapes[ours] = _our_shape(ours, tuple(published))
     return shapes

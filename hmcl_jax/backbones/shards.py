@@ -5,20 +5,19 @@ the source that it holds, the errors of the others, and the SHA-256 of the featu
 a valid pair of files is made again, so a crash costs at most one shard.
 """
 
-import dataclasses
 import hashlib
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from hmcl_jax._files import file_sha256, write_whole
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """A piece of a split.
 
     Attributes:
@@ -59,7 +58,7 @@ class Shards:
         """A finished shard; None if it is missing or damaged."""
         array, note = self._files(number)
         try:
-            saved: Any = json.loads(note.read_bytes())
+            saved = json.loads(note.read_bytes())
             if file_sha256(array) != saved["sha256"]:
                 return None
             features = np.load(array, mmap_mode="r", allow_pickle=False)
@@ -68,13 +67,13 @@ class Shards:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         span = self.span(number)
-        known = np.concatenate([rows, np.asarray([row for row, *_ in bad], np.int64)])
-        if len(features) != len(rows) or not np.array_equal(np.sort(known), np.asarray(span)):
+        known = sorted([*rows.tolist(), *(row for row, *_ in bad)])
+        if len(features) != len(rows) or known != [*span]:
             return None
         return Shard(features, rows, bad)
 
     def write(self, number: int, shard: Shard) -> None:
-        """Writes a shard to disk."""
+        """Writes a shard: its features first, so that the other file vouches for them."""
         array, note = self._files(number)
         note.unlink(missing_ok=True)
         data = io.BytesIO()  # np.save to a file does not notice a full disk
@@ -87,20 +86,11 @@ class Shards:
         }
         write_whole(note, json.dumps(saved))
 
-    def whole(self) -> Shard:
-        """All shards as one.
 
-        Raises:
-          OSError: if one is missing or damaged.
-        """
-        shards = []
-        for number in range(len(self)):
-            shard = self.read(number)
-            if shard is None:
-                raise OSError(f"{self.folder}: shard {number} is missing or damaged.")
-            shards.append(shard)
-        return Shard(
-            np.concatenate([shard.features for shard in shards]),
-            np.concatenate([shard.rows for shard in shards]),
-            tuple(entry for shard in shards for entry in shard.bad),
-        )
+def join_shards(shards: Sequence[Shard]) -> Shard:
+    """All rows of some shards, in one."""
+    return Shard(
+        np.concatenate([shard.features for shard in shards]),
+        np.concatenate([shard.rows for shard in shards]),
+        tuple(entry for shard in shards for entry in shard.bad),
+    )

@@ -3,17 +3,13 @@
 The ids are those of CLIP's own tokenizer, but the work is done by the ``tokenizers`` library. The
 merges are in ``clip_merges.txt.xz`` beside this file (MIT licence, see DATA_LICENSES.md).
 
-What CLIP's tokenizer does in odd cases is done here too:
-
-- ``<|startoftext|>`` and ``<|endoftext|>`` in a text are the ids 49406 and 49407, unless other
-  punctuation is right before them ("!<|endoftext|>" is punctuation and a word). The text tower
-  pools at the first end, so a text that holds one is read up to there.
-- U+0345, the Greek iota subscript where it could not be composed, is left out.
+As in CLIP's tokenizer, ``<|startoftext|>`` and ``<|endoftext|>`` in a text are the ids 49406 and
+49407, unless other punctuation is right before them, and U+0345, a Greek iota subscript that could
+not be composed, is left out. The text tower pools at the first end, and ignores the rest.
 
 Lone surrogates, which are no text, are refused; CLIP's tokenizer makes U+FFFD of them. Letters and
-digits are those of Unicode 16 (``tokenizers`` 0.23), in CLIP's tokenizer those that its ``regex``
-package knows: with regex 2026.11 all characters of Unicode 16 are split alike, and the letters and
-digits that came later (17,480, such as U+323B0) count as punctuation here.
+digits are those of Unicode 16 (``tokenizers`` 0.23); letters and digits of later versions, which
+the ``regex`` package of CLIP's tokenizer may know, count as punctuation here.
 """
 
 import functools
@@ -24,10 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ftfy
 import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
 from hmcl_jax import _checks
-from hmcl_jax._extras import require
 
 VOCABULARY = 49408
 START, END = 49406, 49407
@@ -65,7 +63,6 @@ class Tokenizer:
     def __init__(self, context: int = 77) -> None:
         _checks.integer("context", context, 2)
         self.context = int(context)
-        _pipeline()  # fails here, not at the first text, if a package is missing
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Token ids of every text.
@@ -83,7 +80,16 @@ class Tokenizer:
             )
         rows = np.zeros((len(texts), self.context), np.int32)
         for row, text in enumerate(texts):
-            _check_text(row, text)
+            if not isinstance(text, str):
+                remedy = "; decode it, for example as UTF-8" if isinstance(text, bytes) else ""
+                raise TypeError(
+                    f"texts[{row}] must be a string, got {type(text).__name__}{remedy}."
+                )
+            if lone := LONE_SURROGATE.search(text):
+                raise ValueError(
+                    f"texts[{row}] holds the lone surrogate {lone.group()!r} at position "
+                    f"{lone.start()}, half a character; read its source in the right encoding."
+                )
             ids = [START]
             for piece in _pieces(text):
                 ids += _ids(piece)
@@ -94,22 +100,10 @@ class Tokenizer:
         return rows
 
 
-def _check_text(row: int, text: Any) -> None:
-    if not isinstance(text, str):
-        remedy = "; decode it, for example as UTF-8" if isinstance(text, bytes) else ""
-        raise TypeError(f"texts[{row}] must be a string, got {type(text).__name__}{remedy}.")
-    lone = LONE_SURROGATE.search(text)
-    if lone:
-        raise ValueError(
-            f"texts[{row}] holds the lone surrogate {lone.group()!r} at position {lone.start()}, "
-            "which is half a character; read its source in the right encoding."
-        )
-
-
 def _pieces(text: str) -> list[str]:
     """Words, digits and runs of other characters; their bytes in CLIP's alphabet."""
-    fix_text, split, _ = _pipeline()
-    text = html.unescape(html.unescape(fix_text(text)))
+    split, _ = _pipeline()
+    text = html.unescape(html.unescape(ftfy.fix_text(text)))
     return [piece for piece, _ in split(" ".join(text.split()).lower())]
 
 
@@ -117,7 +111,7 @@ def _pieces(text: str) -> list[str]:
 def _ids(piece: str) -> tuple[int, ...]:
     if piece in SPECIAL:
         return (SPECIAL[piece],)
-    _, _, merge = _pipeline()
+    _, merge = _pipeline()
     return tuple(token.id for token in merge(piece))
 
 
@@ -128,11 +122,8 @@ def _alphabet() -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _pipeline() -> tuple[Any, Any, Any]:
-    """Functions that repair a text, split it into pieces, and merge a piece into tokens."""
-    ftfy = require("ftfy", "backbones")
-    tokenizers = require("tokenizers", "backbones")
-    models, pre_tokenizers = tokenizers.models, tokenizers.pre_tokenizers
+def _pipeline() -> tuple[Any, Any]:
+    """Functions that split a text into pieces, and merge a piece into tokens."""
     with lzma.open(MERGES, "rt", encoding="utf8") as lines:
         merges = [(left, right) for left, right in map(str.split, lines)]
     alphabet = _alphabet()
@@ -148,4 +139,4 @@ def _pipeline() -> tuple[Any, Any, Any]:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    return ftfy.fix_text, splitter.pre_tokenize_str, model.tokenize
+    return splitter.pre_tokenize_str, model.tokenize

@@ -51,7 +51,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None) -> 
 
 
 def _precision(dtype: Any) -> Any:
-    """No products of float32 are rounded to less; those of bfloat16 are what they are."""
+    """Products of float32 are never rounded to less."""
     return PRECISION if dtype == jnp.float32 else None
 
 
@@ -82,11 +82,11 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, at: jax.Array | None = None) -> tuple[jax.Array, None]:
-        """The stream after the layer, and nothing else.
+        """The stream after the layer, as a carry of :func:`flax.linen.scan`.
 
         Args:
           x: the stream, shape ``(n, tokens, width)``.
-          at: the one token of each row that is wanted, shape ``(n,)``; all if None.
+          at: the one token of each row to compute, shape ``(n,)``; all if None.
         """
         batch, tokens, width = x.shape
         qkv = _dense("qkv", 3 * width, self.dtype)(_norm("norm1")(x))
@@ -104,30 +104,14 @@ class Layer(nn.Module):
         return x + _dense("down", width, self.dtype)(inside).astype(x.dtype), None
 
 
-def _pooled(x: jax.Array, at: jax.Array, depth: int, *settings: Any) -> jax.Array:
-    """One token of each row after all layers and the last norm, shape ``(n, width)``.
-
-    The layers but the last are compiled once, and their parameters have a leading axis. Of the
-    last, only what the wanted token needs is computed.
-    """
-    if depth > 1:
-        stack = nn.scan(
-            Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=depth - 1
-        )
-        x, _ = stack(*settings, name="layers")(x, None)
-    x, _ = Layer(*settings, name="last")(x, at)
-    return _norm("norm")(x[:, 0])
-
-
-class ImageTower(nn.Module):
-    """A vision transformer whose class token is projected to the tangent space at the origin.
+class Tower(nn.Module):
+    """The layers of a transformer, and the projection of one token to the tangent space.
 
     Attributes:
       width: of the residual stream.
       depth: number of layers.
       heads: of attention.
       hidden: width inside the MLPs.
-      patch: side of a patch, in pixels.
       dimension: of the tangent space.
       dtype: of the products.
     """
@@ -136,20 +120,41 @@ class ImageTower(nn.Module):
     depth: int
     heads: int
     hidden: int
-    patch: int
     dimension: int
-    dtype: Any = jnp.float32
+    dtype: Any
+
+    def project(self, x: jax.Array, at: jax.Array, causal: bool) -> jax.Array:
+        """The token `at` of each row after all layers, the last norm and the projection.
+
+        The layers but the last are compiled once, and their parameters have a leading axis. Of the
+        last, only the part that the token needs is computed.
+        """
+        settings = (self.heads, self.hidden, causal, self.dtype)
+        if self.depth > 1:
+            stack = nn.scan(
+                Layer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                length=self.depth - 1,
+            )
+            x, _ = stack(*settings, name="layers")(x, None)
+        x, _ = Layer(*settings, name="last")(x, at)
+        pooled = _norm("norm")(x[:, 0])
+        return _dense("projection", self.dimension, jnp.float32, use_bias=False)(pooled)
+
+
+class ImageTower(Tower):
+    """A vision transformer whose class token is projected to the tangent space at the origin.
+
+    Attributes:
+      patch: side of a patch, in pixels.
+    """
+
+    patch: int
 
     @nn.compact
     def __call__(self, pixels: jax.Array) -> jax.Array:
-        """Tangent vectors, before alpha.
-
-        Args:
-          pixels: normalised, shape ``(n, side, side, 3)``.
-
-        Returns:
-          Shape ``(n, dimension)``.
-        """
+        """Tangent vectors, before alpha, of normalised pixels ``(n, side, side, 3)``."""
         batch, side = pixels.shape[:2]
         grid = side // self.patch
         cut = pixels.reshape(batch, grid, self.patch, grid, self.patch, 3)
@@ -160,49 +165,28 @@ class ImageTower(nn.Module):
         positions = self.param("positions", zeros, (1 + grid**2, self.width))
         first = jnp.broadcast_to(token, (batch, 1, self.width))
         x = jnp.concatenate([first, x], axis=1) + positions[None]
-        at = jnp.zeros(batch, jnp.int32)
-        pooled = _pooled(x, at, self.depth, self.heads, self.hidden, False, self.dtype)
-        return _dense("projection", self.dimension, jnp.float32, use_bias=False)(pooled)
+        return self.project(x, jnp.zeros(batch, jnp.int32), causal=False)
 
 
-class TextTower(nn.Module):
+class TextTower(Tower):
     """A causal transformer whose end-of-text token is projected to the tangent space at the origin.
 
     Attributes:
-      width: of the residual stream.
-      depth: number of layers.
-      heads: of attention.
-      hidden: width inside the MLPs.
-      vocabulary: number of tokens that there are.
-      context: number of tokens that a text has at most.
-      dimension: of the tangent space.
-      dtype: of the products.
+      vocabulary: number of different tokens.
+      context: largest number of tokens of a text.
     """
 
-    width: int
-    depth: int
-    heads: int
-    hidden: int
     vocabulary: int
     context: int
-    dimension: int
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Tangent vectors, before alpha.
+        """Tangent vectors, before alpha, of tokens ``(n, length)``, at most `context` long.
 
-        Args:
-          tokens: shape ``(n, length)``, at most `context` long. The end of a text is where its
-            largest token is first; what follows has no effect.
-
-        Returns:
-          Shape ``(n, dimension)``.
+        A text ends where its largest token is first; tokens behind it have no effect.
         """
         zeros = nn.initializers.zeros
         table = self.param("tokens", zeros, (self.vocabulary, self.width))
         positions = self.param("positions", zeros, (self.context, self.width))
         x = table[tokens].astype(jnp.float32) + positions[None, : tokens.shape[1]]
-        at = jnp.argmax(tokens, axis=1)
-        pooled = _pooled(x, at, self.depth, self.heads, self.hidden, True, self.dtype)
-        return _dense("projection", self.dimension, jnp.float32, use_bias=False)(pooled)
+        return self.project(x, jnp.argmax(tokens, axis=1), causal=True)

@@ -24,36 +24,16 @@ class Anchors(NamedTuple):
     specific: Array
 
 
-def matched_pairs(task: Task) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The test part of a task and what belongs together in it.
-
-    Args:
-      task: the task.
-
-    Returns:
-      The general points (prototypes, or captions), the specific points, and the pairs: rows (index
-      of a specific point, index of a general one), shape ``(p, 2)``.
-    """
-    arrays = task.arrays
-    if task.kind == "classification":
-        labels = np.asarray(arrays["test_labels"], np.int64)
-        pairs = np.stack([np.arange(len(labels)), labels], axis=1)
-        return arrays["prototypes"], arrays["test_features"], pairs
-    pairs = np.asarray(arrays["test_pairs"], np.int64)
-    return arrays["test_general"], arrays["test_specific"], pairs
-
-
 def fixed_anchors(task: Task, count: int = 50) -> Anchors:
     """Frozen features of some test samples of a task and of the text that each belongs to.
 
-    The text of a sample is the prototype of its class, or for retrieval one of its captions. Which
-    samples are taken depends on the name of the task alone, so they are the same for all methods
-    and seeds, and a smaller count takes the first of a larger.
+    The text of a sample is the prototype of its class, or for retrieval one of its captions. The
+    choice depends only on the name of the task, so it is the same for all methods and seeds, and a
+    smaller count takes the first of a larger. No sample occurs twice.
 
     Args:
       task: the task.
-      count: how many; all test samples with a text if there are fewer. No sample occurs twice, but
-        the samples of a class share their prototype.
+      count: how many; all test samples with a text if there are fewer.
 
     Returns:
       The anchors, in the dtype of the store.
@@ -67,7 +47,7 @@ def fixed_anchors(task: Task, count: int = 50) -> Anchors:
       (20, 8) (20, 8)
     """
     _checks.integer("count", count, 1)
-    general, specific, pairs = matched_pairs(task)
+    general, specific, pairs = task.pairs("test")
     seed = int.from_bytes(hashlib.sha256(task.name.encode()).digest()[:4], "little")
     # The stream of RandomState is frozen; that of default_rng may change between releases of NumPy.
     pairs = pairs[np.random.RandomState(seed).permutation(len(pairs))]

@@ -14,12 +14,11 @@ and the bar a mean over all anchors or pairs of anchors:
   change"; it is the absolute one here, as in the other three, so that changes in opposite
   directions do not cancel.
 
-The Gram matrices are whole, diagonals included. The anchors of a class share their prototype, which
-then occurs several times. One rotation of all modalities gives 0 for all four. A rotation of one
-modality alone leaves radial and angular drift 0 and changes cross-modal drift and paired distance.
-A radial scaling leaves angular and cross-modal drift 0.
+The Gram matrices are whole, diagonals included. The anchors of a class share their prototype.
+A rotation of all modalities changes none of the four, a rotation of one modality only cross-modal
+drift and paired distance, a radial scaling neither angular nor cross-modal drift.
 
-Besides (ours), which samples enter and leave the cone of their text, and the norms of the anchors
+Further, which samples enter and leave the cone of their text (ours), and the norms of the anchors
 as in the paper's appendix on modality-specific radial contraction (apdx:norm_contraction).
 """
 
@@ -58,21 +57,19 @@ CONES = {
 }
 
 
-def _blocks(before: Anchors, after: Anchors) -> tuple[jax.Array, ...]:
-    """Texts and samples before, texts and samples after."""
-    named = {
-        f"{when}.{side}": block
-        for when, anchors in (("before", before), ("after", after))
-        for side, block in zip(Anchors._fields, anchors, strict=True)
-    }
-    blocks = _checks.as_points(**named)
+def _sides(before: Anchors, after: Anchors) -> tuple[tuple[jax.Array, ...], ...]:
+    """Texts and samples before, the same after, and which points of each are equal."""
+    blocks = _checks.as_points(
+        **{f"before.{side}": x for side, x in before._asdict().items()},
+        **{f"after.{side}": x for side, x in after._asdict().items()},
+    )
     if len({block.shape for block in blocks}) > 1 or blocks[0].ndim < 2 or not blocks[0].shape[-2]:
-        shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(named, blocks, strict=True))
         raise ValueError(
-            "Matched anchors before and after must have one shape (..., n, d) with n >= 1, "
-            f"got {shapes}."
+            "before and after must have one shape (..., n, d) with n >= 1 for both modalities, got "
+            f"{', '.join(str(block.shape) for block in blocks)}."
         )
-    return blocks
+    first, last = blocks[:2], blocks[2:]
+    return first, last, tuple(jnp.all(x == y, axis=-1) for x, y in zip(first, last, strict=True))
 
 
 def _unit(x: jax.Array) -> jax.Array:
@@ -80,24 +77,8 @@ def _unit(x: jax.Array) -> jax.Array:
     return jnp.where(r > 0, x / jnp.where(r > 0, r, 1), 0)
 
 
-def _unmoved(x: jax.Array, later: jax.Array) -> jax.Array:
-    """Which points are equal. A compiled difference of equal points may be off by a rounding."""
-    return jnp.all(x == later, axis=-1)
-
-
-def _time_change(x: jax.Array, later: jax.Array, K: ArrayLike) -> jax.Array:
-    # The difference of the time components without cancellation.
-    times = lorentz.time_coordinate(x, K) + lorentz.time_coordinate(later, K)
-    return jnp.mean(jnp.abs(dot(later - x, later + x)) / times, axis=-1)
-
-
-def _cosine_change(x: jax.Array, y: jax.Array, later_x: jax.Array, later_y: jax.Array) -> jax.Array:
-    def cosines(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.matmul(_unit(a), jnp.swapaxes(_unit(b), -1, -2), precision=PRECISION)
-
-    unmoved = _unmoved(x, later_x)[..., :, None] & _unmoved(y, later_y)[..., None, :]
-    change = jnp.abs(cosines(later_x, later_y) - cosines(x, y))
-    return jnp.mean(jnp.where(unmoved, 0, change), axis=(-2, -1))
+def _cosines(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(_unit(x), jnp.swapaxes(_unit(y), -1, -2), precision=PRECISION)
 
 
 def drift_measures(before: Anchors, after: Anchors, K: ArrayLike = 10.0) -> jax.Array:
@@ -121,17 +102,30 @@ def drift_measures(before: Anchors, after: Anchors, K: ArrayLike = 10.0) -> jax.
       >>> print(drift_measures(Anchors(right, right), Anchors(right, up))[:3])  # one side turned
       [0. 0. 1.]
     """
-    texts, samples, later_texts, later_samples = _blocks(before, after)
-    radial = (_time_change(texts, later_texts, K) + _time_change(samples, later_samples, K)) / 2
-    angular = (
-        _cosine_change(texts, texts, later_texts, later_texts)
-        + _cosine_change(samples, samples, later_samples, later_samples)
-    ) / 2
-    cross_modal = _cosine_change(samples, texts, later_samples, later_texts)
-    change = lorentz.distance(later_samples, later_texts, K) - lorentz.distance(samples, texts, K)
-    unmoved = _unmoved(texts, later_texts) & _unmoved(samples, later_samples)
-    paired_distance = jnp.mean(jnp.where(unmoved, 0, jnp.abs(change)), axis=-1)
-    return jnp.stack([radial, angular, cross_modal, paired_distance], axis=-1)
+    first, last, equal = _sides(before, after)
+    general, specific = 0, 1
+
+    def time_change(side: int) -> jax.Array:
+        x, y = first[side], last[side]
+        # The difference of the time components without cancellation.
+        times = lorentz.time_coordinate(x, K) + lorentz.time_coordinate(y, K)
+        return jnp.mean(jnp.abs(dot(y - x, y + x)) / times, axis=-1)
+
+    def cosine_change(side: int, other: int) -> jax.Array:
+        change = _cosines(last[side], last[other]) - _cosines(first[side], first[other])
+        # A compiled difference of equal numbers may be off by a rounding.
+        unmoved = equal[side][..., :, None] & equal[other][..., None, :]
+        return jnp.mean(jnp.where(unmoved, 0, jnp.abs(change)), axis=(-2, -1))
+
+    then, now = (lorentz.distance(points[specific], points[general], K) for points in (first, last))
+    unmoved = equal[general] & equal[specific]
+    measures = [
+        (time_change(general) + time_change(specific)) / 2,
+        (cosine_change(general, general) + cosine_change(specific, specific)) / 2,
+        cosine_change(specific, general),
+        jnp.mean(jnp.where(unmoved, 0, jnp.abs(now - then)), axis=-1),
+    ]
+    return jnp.stack(measures, axis=-1)
 
 
 def cone_changes(
@@ -156,18 +150,16 @@ def cone_changes(
       >>> print(cone_changes(Anchors(texts, samples), Anchors(texts, turned))[:4])
       [0. 0.5 0.5 0. ]
     """
-    texts, samples, later_texts, later_samples = _blocks(before, after)
-
-    def excess(general: jax.Array, specific: jax.Array) -> jax.Array:
-        aperture = entailment.half_aperture(general, K, kappa)
-        return entailment.exterior_angle(general, specific, K) - aperture
-
-    first, last = excess(texts, samples), excess(later_texts, later_samples)
-    unmoved = _unmoved(texts, later_texts) & _unmoved(samples, later_samples)
-    last = jnp.where(unmoved, first, last)
-    was, is_ = first <= 0, last <= 0
-    shares = [jnp.mean(x, axis=-1, dtype=first.dtype) for x in (~was, ~is_, was & ~is_, ~was & is_)]
-    return jnp.stack([*shares, first.mean(axis=-1), last.mean(axis=-1)], axis=-1)
+    first, last, equal = _sides(before, after)
+    excess_before, excess_after = (
+        entailment.exterior_angle(texts, samples, K) - entailment.half_aperture(texts, K, kappa)
+        for texts, samples in (first, last)
+    )
+    excess_after = jnp.where(equal[0] & equal[1], excess_before, excess_after)
+    was, is_ = excess_before <= 0, excess_after <= 0
+    changes = [~was, ~is_, was & ~is_, ~was & is_, excess_before, excess_after]
+    dtype = excess_after.dtype
+    return jnp.stack([jnp.mean(x, axis=-1, dtype=dtype) for x in changes], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,9 +194,7 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """Drift of every old task between its end and the end of the stream.
-
-    All numbers of a seed that was stopped are NaN.
+    """Drift of every old task between its end and the end of the stream; NaN for stopped seeds.
 
     Attributes:
       methods: names.
@@ -234,21 +224,18 @@ class Drift:
         """Share of another method's mean drift that is avoided, ``(methods, seeds, 4)``.
 
         1 if nothing drifts, 0 if it drifts as much, below 0 if more; NaN if neither does.
-
-        Args:
-          against: the other method.
         """
         mean = self.mean()
         with np.errstate(divide="ignore", invalid="ignore"):
-            return 1 - mean / mean[_index("method", self.methods, against)]
+            return 1 - mean / mean[self._row(against)]
 
     def compare(
         self, method: str, against: str = "vanilla", seed: int | None = None
     ) -> list[Wilcoxon]:
         """Exact Wilcoxon tests of whether a method's drift differs from another's.
 
-        The pairs are the old tasks; a positive difference favours `method`. Seeds are no pairs of
-        their own, because those of one task are not independent.
+        The pairs are the old tasks; a positive difference favours `method`. Seeds are no pairs,
+        because those of one task are not independent.
 
         Args:
           method: its name.
@@ -256,26 +243,24 @@ class Drift:
           seed: whose drift is compared. Default: means over all seeds that were not stopped.
 
         Returns:
-          One for each of :data:`MEASURES`; for all of them to hold at once, see
-          :func:`hmcl_jax.evaluation.bonferroni`.
+          One test for each of :data:`MEASURES`, not yet adjusted for their number.
         """
+        if seed is not None and seed not in self.seeds:
+            raise ValueError(f"seed must be one of {list(self.seeds)}, got seed = {seed!r}.")
         values = (
-            seed_mean(self.values, 1)
-            if seed is None
-            else self.values[:, _index("seed", self.seeds, seed)]
+            seed_mean(self.values, 1) if seed is None else self.values[:, self.seeds.index(seed)]
         )
-        ours, theirs = (values[_index("method", self.methods, m)] for m in (method, against))
-        return [wilcoxon(column) for column in (theirs - ours).T]
+        differences = values[self._row(against)] - values[self._row(method)]
+        return [wilcoxon(column) for column in differences.T]
 
-
-def _index(name: str, known: tuple, value: object) -> int:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {list(known)}, got {name} = {value!r}.")
-    return known.index(value)
+    def _row(self, method: str) -> int:
+        if method not in self.methods:
+            raise ValueError(f"method must be one of {list(self.methods)}, got {method!r}.")
+        return self.methods.index(method)
 
 
 def join_drift(parts: Sequence[Drift]) -> Drift:
-    """Drift that was measured method by method, in one.
+    """Joins drift that was measured method by method.
 
     Args:
       parts: of the same seeds, tasks and anchors, at least one.
@@ -285,27 +270,29 @@ def join_drift(parts: Sequence[Drift]) -> Drift:
     """
     first = parts[0]
     for part in parts:
-        for what in ("seeds", "tasks", "anchors"):
-            ours, theirs = getattr(first, what), getattr(part, what)
+        for name in ("seeds", "tasks", "anchors"):
+            ours, theirs = getattr(first, name), getattr(part, name)
             if ours != theirs:
                 raise ValueError(
-                    f"Drift must have one set of {what} to be compared, got {list(ours)} for "
+                    f"parts must have one set of {name}, got {list(ours)} for "
                     f"{', '.join(first.methods)} and {list(theirs)} for {', '.join(part.methods)}; "
                     "leave one of them out."
                 )
-    norms = {}
-    for modality, one in first.norms.items():
-        before, after = (
-            np.concatenate([getattr(part.norms[modality], when) for part in parts])
-            for when in ("before", "after")
+
+    def joined(modality: str) -> Norms:
+        norms = [part.norms[modality] for part in parts]
+        return Norms(
+            norms[0].tasks,
+            np.concatenate([n.before for n in norms]),
+            np.concatenate([n.after for n in norms]),
         )
-        norms[modality] = Norms(one.tasks, before, after)
+
     return dataclasses.replace(
         first,
         methods=tuple(method for part in parts for method in part.methods),
         values=np.concatenate([part.values for part in parts]),
         cones=np.concatenate([part.cones for part in parts]),
-        norms=norms,
+        norms={modality: joined(modality) for modality in first.norms},
     )
 
 
@@ -345,8 +332,8 @@ def measure_drift(
       >>> print(drift.tasks, drift.values.shape, drift.norms["text"].contraction())
       ('task1', 'task2') (1, 1, 2, 4) [[2.]]
     """
-    for name, count in zip(("counts[0]", "counts[1]"), counts, strict=True):
-        _checks.integer(name, count, 1)
+    for index, count in enumerate(counts):
+        _checks.integer(f"counts[{index}]", count, 1)
     if len(tasks) < 2 or len(heads) != len(tasks):
         raise ValueError(
             "Drift needs at least two tasks and the heads after each of them, got "
@@ -358,27 +345,30 @@ def measure_drift(
     rows = max(len(a.general) for a in anchors)
     measured = []
     for task, own, points, count in zip(old, heads[:-1], anchors, few, strict=True):
-        sides = (task.general, task.specific)
-        before, after = (Anchors(*(jnp.asarray(h[m]) for m in sides)) for h in (own, heads[-1]))
-        padded = Anchors(*(_padded(side, rows) for side in points))
+        before, after = (
+            Anchors(jnp.asarray(h[task.general]), jnp.asarray(h[task.specific]))
+            for h in (own, heads[-1])
+        )
+        # Rows of 0 follow, so that one program serves all tasks.
+        padding = ((0, rows - len(points.general)), (0, 0))
+        padded = Anchors(*(np.pad(side, padding) for side in points))
         measured.append(_measure(before, after, padded, K, kappa, count))
     values, cones, norms = (
         np.stack([np.asarray(part, np.float64) for part in parts], axis=1)
         for parts in zip(*jax.device_get(measured), strict=True)
-    )  # norms: (seeds, tasks, before and after, sides, anchors)
+    )  # norms: (seeds, tasks, before and after, general and specific, anchors)
     stopped = np.isnan(norms).any(axis=(1, 2, 3, 4))
-    for array in (values, cones, norms):  # of NaN heads angles and cones may be numbers
+    for array in (values, cones, norms):  # with NaN in a head, cones may still be numbers
         array[stopped] = np.nan
-    pooled: dict[str, list[tuple[int, np.ndarray]]] = {}
+    pooled: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for index, task in enumerate(old):
         for side, modality in enumerate((task.general, task.specific)):
             own_norms = norms[:, index, :, side, : many[index]]
-            pooled.setdefault(modality, []).append((index, own_norms))
+            pooled.setdefault(modality, []).append((np.full(many[index], index), own_norms))
     by_modality = {}
     for modality, parts in sorted(pooled.items()):
-        owners = np.concatenate([np.full(part.shape[-1], index) for index, part in parts])
-        joined = np.concatenate([part for _, part in parts], axis=-1)[None]
-        by_modality[modality] = Norms(owners, joined[:, :, 0], joined[:, :, 1])
+        owners, radii = (np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True))
+        by_modality[modality] = Norms(owners, radii[None, :, 0], radii[None, :, 1])
     return Drift(
         methods=(method,),
         seeds=tuple(seeds),
@@ -391,25 +381,16 @@ def measure_drift(
     )
 
 
-def _padded(features: ArrayLike, rows: int) -> np.ndarray:
-    """With rows of 0, so that one program serves all tasks."""
-    features = np.asarray(features)
-    return np.pad(features, ((0, rows - len(features)), (0, 0)))
-
-
 @functools.partial(jax.jit, static_argnames=("count",))
 def _measure(
     before: Anchors, after: Anchors, features: Anchors, K: float, kappa: float, count: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Measures, cones and norms; heads have a leading axis of seeds."""
-
-    def points(heads: Anchors) -> Anchors:
-        apply = jax.vmap(apply_head, (0, None, None))
-        return Anchors(
-            *(apply(W, z.astype(W.dtype), K) for W, z in zip(heads, features, strict=True))
-        )
-
-    every = points(before), points(after)
-    first, last = (Anchors(x.general[:, :count], x.specific[:, :count]) for x in every)
-    norms = jnp.stack([jnp.stack([lorentz.radius(x) for x in pair], axis=1) for pair in every], 1)
+    apply = jax.vmap(apply_head, (0, None, None))
+    ends = [
+        Anchors(*(apply(W, z.astype(W.dtype), K) for W, z in zip(heads, features, strict=True)))
+        for heads in (before, after)
+    ]
+    first, last = (Anchors(x.general[:, :count], x.specific[:, :count]) for x in ends)
+    norms = jnp.stack([jnp.stack([lorentz.radius(x) for x in pair], axis=1) for pair in ends], 1)
     return drift_measures(first, last, K), cone_changes(first, last, K, kappa), norms

@@ -1,13 +1,14 @@
 """Measures of the frozen features of a store: radii, entailment cones and the order of trees.
 
-They need no trained head and no run: they describe the space that a stream starts from. A share of
-texts that entail their picture says little alone, because cones near the origin are half-spaces;
-it is given beside the share for pairs that do not match. A rank correlation of radius and depth
-cannot reach 1 where nodes share a depth; it is given beside its cap.
+They describe the space that a stream starts from. Cones near the origin are half-spaces, so the
+share of texts that entail their picture stands beside the share for pairs that do not match. A rank
+correlation of radius and depth cannot reach 1 where nodes share a depth, so it stands beside its
+cap.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,11 +16,16 @@ from numpy.typing import ArrayLike
 
 from hmcl_jax import entailment
 from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation.anchors import matched_pairs
 from hmcl_jax.evaluation.hierarchy import make_tree, radius_by_depth
-from hmcl_jax.evaluation.statistics import rank_correlation
+from hmcl_jax.evaluation.statistics import rank_correlation, seed_mean
 
 _angles = jax.jit(entailment.pairwise_exterior_angle, static_argnames="K")
+
+COLUMNS = (
+    *("", "text radius (CV)", "picture radius (CV)", "entails %", "shuffled %", "further out %"),
+    *("Spearman (cap)", "parents entail %", "zero-shot %", "single task %"),
+)
+SCORES = ("zero_shot", "single_task")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,22 @@ class PairMeasures:
     entailed: float
     entailed_others: float
     further: float
+
+
+class TaskMeasures(NamedTuple):
+    """Measures of the test part of a task, of :func:`measure_task`; NaN without a tree.
+
+    Attributes:
+      pairs: of its texts (class prototypes or captions) and pictures.
+      correlation: Spearman's, of radius and depth in the task's tree.
+      cap: the largest correlation that ties of depth allow.
+      nested: share of the tree's parents whose cone holds the child.
+    """
+
+    pairs: PairMeasures
+    correlation: float = np.nan
+    cap: float = np.nan
+    nested: float = np.nan
 
 
 def measure_pairs(
@@ -73,75 +95,17 @@ def measure_pairs(
     together = np.zeros(inside.shape, bool)
     together[pairs[:, 1], pairs[:, 0]] = True
     # A shuffled pair joins the general point of one pair with the specific point of another.
-    weights = (
-        np.outer(
-            np.bincount(pairs[:, 1], minlength=len(general)),
-            np.bincount(pairs[:, 0], minlength=len(specific)),
-        )
-        * ~together
-    )
+    texts = np.bincount(pairs[:, 1], minlength=len(general))
+    pictures = np.bincount(pairs[:, 0], minlength=len(specific))
+    weights = np.outer(texts, pictures) * ~together
     radii = [np.linalg.norm(x.astype(np.float64), axis=1) for x in (general, specific)]
-    return PairMeasures(
-        float(radii[0].mean()),
-        float(radii[0].std() / radii[0].mean()),
-        float(radii[1].mean()),
-        float(radii[1].std() / radii[1].mean()),
-        float(inside[pairs[:, 1], pairs[:, 0]].mean()),
-        float((weights * inside).sum() / weights.sum()) if weights.any() else float("nan"),
-        float((radii[0][pairs[:, 1]] < radii[1][pairs[:, 0]]).mean()),
+    numbers = (
+        *(value for r in radii for value in (r.mean(), r.std() / r.mean())),
+        inside[pairs[:, 1], pairs[:, 0]].mean(),
+        (weights * inside).sum() / weights.sum() if weights.any() else np.nan,
+        (radii[0][pairs[:, 1]] < radii[1][pairs[:, 0]]).mean(),
     )
-
-
-def tree_correlation(task: Task) -> tuple[float, float]:
-    """Spearman's correlation of radius and depth in a task's tree, and the most ties allow.
-
-    Args:
-      task: with a tree.
-
-    Returns:
-      The correlation over all nodes, and that of an order by depth that breaks ties at will.
-    """
-    nodes = {name for row in task.tree for name in row}
-    tops = nodes - {child for child, _ in task.tree}
-    root = "" if len(tops) > 1 else None
-    tree = make_tree(task.tree, list(task.tree_names), root=root)
-    radii = np.linalg.norm(np.asarray(task.arrays["tree_features"], np.float64), axis=1)
-    depths = np.sort(tree.depths[tree.classes])
-    cap = rank_correlation(depths, np.arange(len(depths)))
-    return float(radius_by_depth(tree, radii, task.tree_names).correlation), float(cap)
-
-
-def nested_share(task: Task, K: float) -> float:
-    """Share of the rows of a task's tree whose parent has the child in its entailment cone.
-
-    Args:
-      task: with a tree.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      The share.
-    """
-    index = {name: i for i, name in enumerate(task.tree_names)}
-    points = np.asarray(task.arrays["tree_features"], np.float32)
-    child, parent = (points[[index[row[k]] for row in task.tree]] for k in (0, 1))
-    return float(np.asarray(entailment.entails(parent, child, K)).mean())
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskMeasures:
-    """Measures of the test part of a task, of :func:`measure_task`.
-
-    Attributes:
-      pairs: of its texts (class prototypes or captions) and pictures.
-      correlation: Spearman's, of radius and depth in the task's tree; NaN without a tree.
-      cap: the most that ties of depth allow.
-      nested: share of the tree's parents whose cone holds the child; NaN without a tree.
-    """
-
-    pairs: PairMeasures
-    correlation: float
-    cap: float
-    nested: float
+    return PairMeasures(*map(float, numbers))
 
 
 def measure_task(task: Task, K: float) -> TaskMeasures:
@@ -154,32 +118,37 @@ def measure_task(task: Task, K: float) -> TaskMeasures:
     Returns:
       The measures.
     """
-    general, specific, pairs = matched_pairs(task)
-    measures = measure_pairs(general, specific, pairs, K)
+    pairs = measure_pairs(*task.pairs("test"), K)
     if not task.tree:
-        return TaskMeasures(measures, np.nan, np.nan, np.nan)
-    return TaskMeasures(measures, *tree_correlation(task), nested_share(task, K))
+        return TaskMeasures(pairs)
+    return TaskMeasures(pairs, *tree_correlation(task), nested_share(task, K))
+
+
+def tree_correlation(task: Task) -> tuple[float, float]:
+    """Spearman's correlation of radius and depth over a task's tree, and the cap that ties set."""
+    nodes = {name for row in task.tree for name in row}
+    tops = nodes - {child for child, _ in task.tree}
+    root = "" if len(tops) > 1 else None
+    tree = make_tree(task.tree, list(task.tree_names), root=root)
+    radii = np.linalg.norm(np.asarray(task.arrays["tree_features"], np.float64), axis=1)
+    depths = np.sort(tree.depths[tree.classes])
+    cap = rank_correlation(depths, np.arange(len(depths)))
+    return float(radius_by_depth(tree, radii, task.tree_names).correlation), float(cap)
 
 
 def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
-    """Means of :func:`tree_correlation` over the classification tasks that have a tree.
-
-    Args:
-      tasks: of a store.
-
-    Returns:
-      The mean correlation and the mean cap.
-    """
+    """Means of :func:`tree_correlation` over the classification tasks that have a tree."""
     rows = [tree_correlation(task) for task in tasks if task.tree and task.classes]
     correlation, cap = np.mean(rows, axis=0)
     return float(correlation), float(cap)
 
 
-COLUMNS = (
-    *("", "text radius (CV)", "picture radius (CV)", "entails %", "shuffled %", "further out %"),
-    *("Spearman (cap)", "parents entail %", "zero-shot %", "single task %"),
-)
-SCORES = ("zero_shot", "single_task")
+def nested_share(task: Task, K: float) -> float:
+    """Share of the rows of a task's tree whose parent has the child in its entailment cone."""
+    index = {name: i for i, name in enumerate(task.tree_names)}
+    points = np.asarray(task.arrays["tree_features"], np.float32)
+    child, parent = (points[[index[row[k]] for row in task.tree]] for k in (0, 1))
+    return float(np.asarray(entailment.entails(parent, child, K)).mean())
 
 
 def measure_table(store: Store) -> str:
@@ -194,31 +163,19 @@ def measure_table(store: Store) -> str:
     lines = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1)]
     measured = []
     for task in store:
-        measures = measure_task(task, store.K)
+        measures, *trees = measure_task(task, store.K)
+        pairs = dataclasses.astuple(measures)
         scores = [task.scores.get(name, np.nan) for name in SCORES]
-        lines.append((task.name, *_cells(measures, scores)))
-        if not task.classes:
-            measures = dataclasses.replace(measures, correlation=np.nan, cap=np.nan, nested=np.nan)
-        measured.append([*dataclasses.astuple(measures.pairs), *_trees(measures), *scores])
-    known = ~np.isnan(measured)
-    with np.errstate(invalid="ignore"):
-        means = np.where(known, measured, 0).sum(axis=0) / known.sum(axis=0)
-    pairs, trees, scores = PairMeasures(*means[:7]), means[7:10], means[10:]
-    lines.append(("mean", *_cells(TaskMeasures(pairs, *trees), scores)))
+        lines.append((task.name, *_cells([*pairs, *trees, *scores])))
+        measured.append([*pairs, *(trees if task.classes else [np.nan] * 3), *scores])
+    lines.append(("mean", *_cells(seed_mean(measured, axis=0))))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _trees(measures: TaskMeasures) -> tuple[float, float, float]:
-    return measures.correlation, measures.cap, measures.nested
-
-
-def _cells(measures: TaskMeasures, scores: Sequence[float]) -> tuple[str, ...]:
-    correlation = f"{measures.correlation:.2f} ({measures.cap:.2f})"
-    return (
-        *pair_cells(measures.pairs),
-        "" if np.isnan(measures.correlation) else correlation,
-        *(_percent(value) for value in (measures.nested, *scores)),
-    )
+def _cells(numbers: Sequence[float]) -> tuple[str, ...]:
+    correlation, cap, *shares = numbers[7:]
+    spearman = "" if np.isnan(correlation) else f"{correlation:.2f} ({cap:.2f})"
+    return (*pair_cells(PairMeasures(*numbers[:7])), spearman, *map(_percent, shares))
 
 
 def pair_cells(pairs: PairMeasures) -> tuple[str, ...]:
@@ -226,7 +183,7 @@ def pair_cells(pairs: PairMeasures) -> tuple[str, ...]:
     return (
         f"{pairs.general_radius:.3f} ({pairs.general_variation:.1%})",
         f"{pairs.specific_radius:.3f} ({pairs.specific_variation:.1%})",
-        *(_percent(x) for x in (pairs.entailed, pairs.entailed_others, pairs.further)),
+        *map(_percent, (pairs.entailed, pairs.entailed_others, pairs.further)),
     )
 
 

@@ -12,8 +12,8 @@ With :math:`A_c` the set of nodes above class c (its ancestors, the root include
   :math:`|A_p \cap A_t| / |A_p|` and recall :math:`|A_p \cap A_t| / |A_t|`. A ratio of nothing to
   nothing (the root is a class) is 1. Classes with the same parent share all their ancestors.
 
-All of them are look-ups in two matrices of counts, :math:`A A^\top` and :math:`B B^\top` for 0/1
-matrices with a row per class, which :func:`make_tree` forms once.
+All of them are look-ups in two matrices of counts, :math:`|A_p \cap A_t|` and
+:math:`|B_p \cap B_t|`, which :func:`make_tree` forms once.
 """
 
 import collections
@@ -38,9 +38,8 @@ class Tree:
       parents: (N,), the node above each; -1 for the root.
       depths: (N,), edges between each node and the root.
       classes: (C,), the node of each class, in the order of the labels.
-      shared: (C, C), the number of common ancestors of two classes, itself not counted; on the
-        diagonal the number of its ancestors.
-      shared_or_self: (C, C), likewise, each class counted among its own ancestors.
+      shared: (C, C), the number of common ancestors of two classes.
+      shared_or_self: (C, C), likewise, with each class among its own ancestors.
     """
 
     names: tuple[str, ...]
@@ -67,10 +66,8 @@ def make_tree(
 ) -> Tree:
     """Checks a tree and counts the ancestors that its classes share.
 
-    Classes may be leaves or inner nodes. A name with two parents is refused, because the measures
-    are those of a tree: in a graph a node has several depths and two classes several lowest common
-    ancestors. WordNet is such a graph; :func:`hmcl_jax.data.class_trees.synset_tree` chooses one
-    parent for each of its nodes.
+    Classes may be leaves or inner nodes. A name with two parents is refused. In WordNet nodes have
+    several; :func:`hmcl_jax.data.class_trees.synset_tree` chooses one.
 
     Args:
       rows: (child, parent) names, as in ``Task.tree``; a repeated row counts once.
@@ -97,17 +94,16 @@ def make_tree(
     """
     if isinstance(classes, str) or not len(classes):
         raise TypeError(f"classes must be a list of at least one name, got {classes!r}.")
-    above = _parents(rows)
-    nodes = {*above, *above.values()}
     name, times = collections.Counter(classes).most_common(1)[0]
     if times > 1:
         raise ValueError(f"classes must name each class once, got {name!r} {times} times.")
+    above = _parents(rows)
     if root is not None:
         if root in above:
             raise ValueError(f"root = {root!r} has a node above it in rows: {above[root]!r}.")
-        tops = (nodes | set(classes)) - set(above) - {root}
+        tops = {*above.values(), *classes} - {*above, root}
         above |= dict.fromkeys(tops, root)
-        nodes |= {*classes, root}
+    nodes = {*above, *above.values()}
     missing = [name for name in classes if name not in nodes]
     if missing:
         raise ValueError(
@@ -124,9 +120,14 @@ def make_tree(
     names = tuple(sorted(nodes))
     index = {name: i for i, name in enumerate(names)}
     parents = np.array([index[above[name]] if name in above else -1 for name in names], np.int32)
-    depths = _depths(names, parents)
     at = np.array([index[name] for name in classes], np.int32)
-    return Tree(names, parents, depths, at, *_shared(parents, at))
+    ancestors = _ancestors(names, parents)
+    # float32 products run in BLAS, and counts below 2^24 are exact. Leaves are above nothing.
+    proper = ancestors[at][:, ancestors.any(axis=0)].astype(np.float32)
+    shared = (proper @ proper.T).astype(np.int32)
+    below = ancestors[np.ix_(at, at)]
+    shared_or_self = shared + below + below.T + np.eye(len(at), dtype=np.int32)
+    return Tree(names, parents, ancestors.sum(axis=1, dtype=np.int32), at, shared, shared_or_self)
 
 
 def _parents(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -143,35 +144,18 @@ def _parents(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
     return above
 
 
-def _depths(names: tuple[str, ...], parents: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Edges to the root, for all nodes together one step up at a time."""
-    depths = np.zeros(len(names), np.int32)
+def _ancestors(names: tuple[str, ...], parents: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which nodes (columns) lie above each node (row), all rows one step up at a time."""
+    ancestors = np.zeros((len(names), len(names)), bool)
     up = parents.copy()
-    while (climbing := up >= 0).any():
-        depths += climbing
-        if depths.max() >= len(names):
-            # Whoever still climbs after N steps is below a cycle, and by now in it.
-            raise ValueError(f"rows must have no cycle, got one through {names[up.max()]!r}.")
-        up = np.where(climbing, parents[up], -1)
-    return depths
-
-
-def _shared(
-    parents: NDArray[np.int32], classes: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    # float32 products run in BLAS, and counts below 2^24 are exact.
-    with_self = np.zeros((len(classes), len(parents)), np.float32)
-    row = np.arange(len(classes))
-    with_self[row, classes] = 1
-    proper = np.zeros_like(with_self)
-    up = parents[classes]
-    while (climbing := up >= 0).any():
-        proper[row[climbing], up[climbing]] = 1
-        up = np.where(climbing, parents[up], -1)
-    with_self += proper
-    counts = [m[:, m.any(axis=0)] for m in (proper, with_self)]  # most leaves are above nothing
-    counts = [m @ m.T for m in counts]
-    return counts[0].astype(np.int32), counts[1].astype(np.int32)
+    for _ in names:
+        rows = np.flatnonzero(up >= 0)
+        if not rows.size:
+            return ancestors
+        ancestors[rows, up[rows]] = True
+        up[rows] = parents[up[rows]]
+    # A node that still has one above it after N steps is in a cycle or below one.
+    raise ValueError(f"rows must have no cycle, got one through {names[up.max()]!r}.")
 
 
 def _labels(name: str, values: ArrayLike, classes: int) -> NDArray[np.intp]:
@@ -269,8 +253,7 @@ class RadiusByDepth:
       depths: (D,), those that occur, ascending.
       counts: (D,), nodes at each.
       means: (..., D), their mean radius.
-      correlation: (...), Spearman's rank correlation of radius with depth over all nodes; NaN if
-        all have one depth or one radius.
+      correlation: (...), Spearman's, of radius and depth; NaN if either is constant.
     """
 
     depths: NDArray[np.int32]
@@ -304,24 +287,19 @@ def radius_by_depth(
     """
     _checks.instance("tree", tree, Tree, "a Tree of make_tree")
     names = tree.names if names is None else tuple(names)
-    index = {name: i for i, name in enumerate(tree.names)}
-    unknown = [name for name in names if name not in index]
+    depth_of = dict(zip(tree.names, tree.depths, strict=True))
+    unknown = [name for name in names if name not in depth_of]
     if unknown:
         raise ValueError(f"names must be nodes of the tree, got {unknown[0]!r}.")
-    radii = np.asarray(radii)
-    fits = radii.ndim > 0 and radii.shape[-1] == len(names) > 0
-    if radii.dtype.kind not in "fiu" or not fits:
+    radii = np.asarray(radii, np.float64)
+    if radii.ndim == 0 or not radii.shape[-1] == len(names) > 0:
         raise ValueError(
-            f"radii must be numbers of shape (..., {len(names)}), one per name, got {radii.dtype} "
-            f"of shape {radii.shape}."
+            f"radii must have shape (..., {len(names)}), one number per name, got {radii.shape}."
         )
     if not np.isfinite(radii).all():
         node = names[int(np.argwhere(~np.isfinite(radii))[0][-1])]
         raise ValueError(f"radii must be finite, got NaN or infinity for {node!r}.")
-    radii = radii.astype(np.float64)
-    node_depths = tree.depths[[index[name] for name in names]]
+    node_depths = np.array([depth_of[name] for name in names])
     depths, level, counts = np.unique(node_depths, return_inverse=True, return_counts=True)
-    at_level = np.eye(len(depths))[level]
-    return RadiusByDepth(
-        depths, counts, radii @ at_level / counts, rank_correlation(radii, node_depths)
-    )
+    means = radii @ np.eye(len(depths))[level] / counts
+    return RadiusByDepth(depths, counts, means, rank_correlation(radii, node_depths))

@@ -8,7 +8,6 @@ seen. Publications differ in how they average, so the conventions are written ou
 Functions take ``(..., T, T)``, for example one matrix per seed, and compute in float64.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -36,28 +35,27 @@ def _square(name: str, R: ArrayLike) -> NDArray[np.float64]:
     return scores.astype(np.float64)
 
 
-def _seen(tasks: int) -> NDArray[np.bool_]:
-    return np.tri(tasks, dtype=bool)
+def _wrong(scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Entries that are not finite although seen, or not NaN although not seen."""
+    seen = np.tri(scores.shape[-1], dtype=bool)
+    return np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
 
 
 def _complete(name: str, R: ArrayLike) -> NDArray[np.float64]:
-    """The matrices as float64; names the first entry that should not be as it is."""
+    """The matrices as float64; an incomplete one is refused with its first wrong entry."""
     scores = _square(name, R)
-    seen = _seen(scores.shape[-1])
-    wrong = np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
+    wrong = _wrong(scores)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         t, i = index[-2:]
-        at = f"{name}[{', '.join(map(str, index))}]"
-        if i <= t:
-            raise ValueError(
-                f"{at}, the score on task {i} after task {t}, must be finite, "
-                f"got {scores[index]}; finish the run or leave this matrix out."
-            )
-        raise ValueError(
-            f"{at}, the score on task {i} after task {t}, must be NaN because task {i} comes "
-            f"later, got {scores[index]}; use np.where(np.tri({scores.shape[-1]}), R, np.nan)."
+        rule = (
+            f"must be finite, got {scores[index]}; finish the run or leave this matrix out."
+            if i <= t
+            else f"must be NaN because task {i} comes later, got {scores[index]}; use "
+            f"np.where(np.tri({scores.shape[-1]}), R, np.nan)."
         )
+        at = f"{name}[{', '.join(map(str, index))}]"
+        raise ValueError(f"{at}, the score on task {i} after task {t}, {rule}")
     return scores
 
 
@@ -82,9 +80,7 @@ def is_complete(R: ArrayLike) -> np.bool_ | NDArray[np.bool_]:
       >>> print(is_complete([done, stopped]))
       [ True False]
     """
-    scores = _square("R", R)
-    right = np.where(_seen(scores.shape[-1]), np.isfinite(scores), np.isnan(scores))
-    return right.all(axis=(-2, -1))
+    return ~_wrong(_square("R", R)).any(axis=(-2, -1))
 
 
 def overall(R: ArrayLike) -> Score:
@@ -126,9 +122,8 @@ def immediate(R: ArrayLike) -> Score:
 def backward_transfer(R: ArrayLike) -> Score:
     r"""Mean of final minus immediate score, :math:`\frac1T \sum_{i<T} (R_{T-1,i} - R_{ii})`.
 
-    The mean is over all T tasks; the last one contributes 0. This is the convention of the paper's
-    tables and of GEM. Others divide by T - 1: multiply by ``T / (T - 1)`` for theirs. Negative
-    values mean forgetting.
+    The last task contributes 0. This is the convention of the paper's tables and of GEM; where
+    others divide by T - 1, multiply by ``T / (T - 1)``. Negative values mean forgetting.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -152,8 +147,7 @@ def forgetting(R: ArrayLike) -> Score:
     .. math::
       \frac1{T-1} \sum_{i=0}^{T-2} \Bigl(\max_{i \le t \le T-2} R_{ti} - R_{T-1,i}\Bigr)
 
-    Positive values mean forgetting; negative ones that the last task helped the earlier ones. The
-    last task cannot be forgotten and is left out, unlike in :func:`backward_transfer`.
+    Positive values mean forgetting. Unlike in :func:`backward_transfer`, the last task is left out.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -170,8 +164,8 @@ def forgetting(R: ArrayLike) -> Score:
     scores = _complete("R", R)
     if scores.shape[-1] == 1:
         return np.zeros(scores.shape[:-2])[()]
-    earlier = scores[..., :-1, :-1]
-    best = np.where(_seen(earlier.shape[-1]), earlier, -np.inf).max(axis=-2)
+    earlier = scores[..., :-1, :-1]  # without the last task's row and column
+    best = np.where(np.tri(earlier.shape[-1], dtype=bool), earlier, -np.inf).max(axis=-2)
     return (best - scores[..., -1, :-1]).mean(axis=-1)
 
 
@@ -179,8 +173,7 @@ def relative_change(R: ArrayLike) -> NDArray[np.float64]:
     r"""Change of each task's score since it was learned, in percent of it.
 
     :math:`100\,(R_{ti} - R_{ii}) / R_{ii}`, as in the paper's stage-wise figure
-    (fig:stage_task_relative_change). The report shows the change of the mean scores over seeds,
-    which is not the mean of the changes.
+    (fig:stage_task_relative_change).
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -215,28 +208,14 @@ class Spread(NamedTuple):
     std: float | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Every measure of a stream over seeds; for their conventions see :data:`CONVENTIONS`.
-
-    Attributes:
-      overall: of :func:`overall`.
-      backward_transfer: of :func:`backward_transfer`.
-      forgetting: of :func:`forgetting`.
-      immediate: of :func:`immediate`.
-      seeds: number of seeds.
-    """
+class Summary(NamedTuple):
+    """The measures of :data:`CONVENTIONS` over seeds, and the number of seeds."""
 
     overall: Spread
     backward_transfer: Spread
     forgetting: Spread
     immediate: Spread
     seeds: int
-
-
-def _spread(values: Score) -> Spread:
-    std = float(np.std(values, ddof=1)) if np.size(values) > 1 else None
-    return Spread(float(np.mean(values)), std)
 
 
 def summary(R_per_seed: ArrayLike) -> Summary:
@@ -271,5 +250,10 @@ def summary(R_per_seed: ArrayLike) -> Summary:
         backward_transfer=_spread(backward_transfer(scores)),
         forgetting=_spread(forgetting(scores)),
         immediate=_spread(immediate(scores)),
-        seeds=scores.shape[0],
+        seeds=len(scores),
     )
+
+
+def _spread(values: Score) -> Spread:
+    std = float(np.std(values, ddof=1)) if np.size(values) > 1 else None
+    return Spread(float(np.mean(values)), std)

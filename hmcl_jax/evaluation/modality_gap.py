@@ -1,23 +1,20 @@
 """Where the modalities of a store lie: radii of both sides of each task, and the gap between them.
 
 Frozen backbones put all texts into one cone and all images into another. The modality gap is the
-distance between the two centroids; it is given beside the mean distance of matched pairs and of
-random ones.
+distance between the two centroids.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
 from hmcl_jax import lorentz
 from hmcl_jax.data.store import Store
-from hmcl_jax.evaluation.anchors import matched_pairs
 
 SAMPLE = 2000  # rows of a side that are measured, evenly spread
 
 
-@dataclasses.dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """One side of a task.
 
     Attributes:
@@ -36,8 +33,7 @@ class Side:
     plane: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """How far apart the sides of a task are, in distance on the hyperboloid.
 
     Attributes:
@@ -54,15 +50,7 @@ class Gap:
 
 
 def centroid(points: np.ndarray, K: float) -> np.ndarray:
-    """The point of the hyperboloid that is nearest to all points in squared Lorentz distance.
-
-    Args:
-      points: space components, ``(n, d)``.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      Its space components, ``(d,)``.
-    """
+    """The point of the hyperboloid that is nearest to all points in squared Lorentz distance."""
     points = np.asarray(points, np.float64)
     time = np.sqrt(K + (points**2).sum(axis=-1)).mean()
     space = points.mean(axis=0)
@@ -80,18 +68,19 @@ def measure_gaps(store: Store) -> tuple[list[Side], list[Gap]]:
     """
     sides, gaps = [], []
     for task in store:
-        rows = matched_pairs(task)[:2]
-        general, specific = (np.asarray(x[_evenly(len(x))], np.float32) for x in rows)
-        tangent = [np.asarray(lorentz.log_map0(x, store.K)) for x in (general, specific)]
-        axes = _axes(*tangent)
+        general, specific, pairs = task.pairs("test")
+        rows = (general, specific)
+        points = [np.asarray(x[_evenly(len(x))], np.float32) for x in rows]
+        tangents = [np.asarray(lorentz.log_map0(x, store.K)) for x in points]
+        axes = _axes(*tangents)
         for modality, every, x, v in zip(
-            (task.general, task.specific), rows, (general, specific), tangent, strict=True
+            (task.general, task.specific), rows, points, tangents, strict=True
         ):
             radii = np.asarray(lorentz.distance_to_origin(x, store.K))
             sides.append(Side(task.name, modality, len(every), radii, v @ axes))
-        x, y = (centroid(side, store.K).astype(np.float32) for side in (general, specific))
+        x, y = (centroid(p, store.K).astype(np.float32) for p in points)
         apart = float(lorentz.distance(x, y, store.K))
-        gaps.append(Gap(task.name, apart, *_pair_distances(*matched_pairs(task), store.K)))
+        gaps.append(Gap(task.name, apart, *_pair_distances(general, specific, pairs, store.K)))
     return sides, gaps
 
 
@@ -106,6 +95,7 @@ def _axes(general: np.ndarray, specific: np.ndarray) -> np.ndarray:
     centred = np.concatenate([x - x.mean(axis=0) for x in (general, specific)])
     centred = centred - np.outer(centred @ along, along)
     across = np.linalg.svd(centred, full_matrices=False)[2][0]
+    # The sign of a singular vector is arbitrary; its largest component is made positive.
     across = across * np.sign(across[np.abs(across).argmax()])
     return np.stack([along, across], axis=1)
 
@@ -117,8 +107,8 @@ def _pair_distances(
     rows, partners = pairs[_evenly(len(pairs))].T
     random = np.random.default_rng(0).integers(0, len(general), len(rows))
     x = np.asarray(specific[rows], np.float32)
-    matched, mixed = (
-        float(np.mean(lorentz.distance(x, np.asarray(general[r], np.float32), K)))
-        for r in (partners, random)
-    )
-    return matched, mixed
+
+    def mean_distance(texts: np.ndarray) -> float:
+        return float(np.mean(lorentz.distance(x, np.asarray(general[texts], np.float32), K)))
+
+    return mean_distance(partners), mean_distance(random)

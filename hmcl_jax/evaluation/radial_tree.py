@@ -1,9 +1,8 @@
 r"""The class tree of a task in the plane, at the end of the task and at the end of the stream.
 
 As in the paper's figure of radial geometry (fig:imagenet_wordnet_radial_geometry), the final points
-are aligned with those of the task's end by a proper rotation first, so that the drawing shows
-changes of radii and relations, not of the orientation that all points share. Two numbers go with
-it, of the points in full dimension, where no alignment is needed:
+are first aligned with those of the task's end by a proper rotation, so that the drawing shows no
+change of the common orientation. Two numbers go with it, of the points in full dimension:
 
 - radial change :math:`\overline{|\Delta r_i|} / \overline{r_i}`, with :math:`r_i` the distance
   from the origin;
@@ -44,9 +43,8 @@ def proper_rotation(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     a, b = (np.asarray(points, np.float64) for points in (x, y))
     if a.shape != b.shape or a.ndim != 2 or 0 in a.shape:
         raise ValueError(f"x and y must have one shape (n, d), got {a.shape} and {b.shape}.")
-    for name, points in (("x", a), ("y", b)):
-        if not np.isfinite(points).all():
-            raise ValueError(f"{name} must be finite; leave out the rows with NaN or infinity.")
+    if not np.isfinite([a, b]).all():
+        raise ValueError("x and y must be finite; leave out the rows with NaN or infinity.")
     left, _, right = np.linalg.svd(b.T @ a)
     signs = np.ones(a.shape[1])
     signs[-1] = np.sign(np.linalg.det(left) * np.linalg.det(right))
@@ -111,11 +109,10 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
     """Lays a class tree out in the plane for every method.
 
     The points at the end of the task are aligned with those of the first method, and the final
-    points with those of their own task's end. The radius is the distance from the origin in full
-    dimension. The angle starts as that in the plane of the two largest principal components of the
-    first method's points at the task's end, seen from their mean. From there it changes by the
-    angle, in full dimension, by which the point has moved, to the side to which it moved in that
-    plane. So a movement is drawn as large as it is.
+    points with those of the same method at the task's end. Radii are distances from the origin in
+    full dimension. Angles start as those in the plane of the two largest principal components of
+    the first method's points, seen from their mean. They change by the angle in full dimension by
+    which a point moves, to the side to which it moves in that plane.
 
     Args:
       points: of the names.
@@ -138,28 +135,26 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
         x, y = ((p - middle) @ axes.T).T
         return np.arctan2(y, x)
 
-    drawn: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    drawn = []
     for start, end in zip(first, last, strict=True):
         onto = proper_rotation(start, reference)
-        there, angles = reference, seen(reference)
-        for side, p, Q in zip(
-            drawn, (start, end), (onto, onto @ proper_rotation(end, start)), strict=True
-        ):
+        there, angles, ends = reference, seen(reference), []
+        for p, Q in ((start, onto), (end, onto @ proper_rotation(end, start))):
             here = p @ Q.T
             turned = np.sin(seen(here) - seen(there))
             angles = angles + np.where(turned < 0, -1, 1) * _angles(there, here)
-            side.append(np.stack([angles, _radii(p, points.K)], axis=1))
+            ends.append(np.stack([angles, _radii(p, points.K)], axis=1))
             there = here
+        drawn.append(ends)
+    before, after = np.moveaxis(np.array(drawn), 1, 0)
     index = {name: i for i, name in enumerate(points.names)}
-    node = {name: i for i, name in enumerate(points.tree.names)}
-    above = [int(points.tree.parents[node[name]]) for name in points.names]
-    parents = [index.get(points.tree.names[up], -1) if up >= 0 else -1 for up in above]
-    before, after = (np.stack(side) for side in drawn)
+    nodes = [points.tree.names.index(name) for name in points.names]
+    above = dict(points.tree.rows)
     return RadialTree(
         methods=points.methods,
         names=points.names,
-        parents=np.array(parents),
-        depths=np.array([int(points.tree.depths[node[name]]) for name in points.names]),
+        parents=np.array([index.get(above.get(name, ""), -1) for name in points.names]),
+        depths=points.tree.depths[nodes].astype(np.int64),
         before=before,
         after=after,
         radial_change=np.abs(after[..., 1] - before[..., 1]).mean(1) / before[..., 1].mean(1),
@@ -171,17 +166,17 @@ def _angles(x: np.ndarray, y: np.ndarray) -> NDArray[np.float64]:
     """The angle between each point and another, seen from the origin; 0 at the origin itself."""
     a, b = (np.linalg.norm(p, axis=1, keepdims=True) for p in (x, y))
     difference, total = (np.linalg.norm(x * b + sign * y * a, axis=1) for sign in (-1, 1))
-    return 2 * np.arctan2(difference, total)
+    return 2 * np.arctan2(difference, total)  # exact for small angles, unlike arccos
 
 
 def _pair_changes(first: np.ndarray, last: np.ndarray, K: float) -> NDArray[np.float64]:
     upper = np.triu_indices(first.shape[1], k=1)
     changes = []
-    for start, end in zip(first, last, strict=True):
-        pairs = [
+    for ends in zip(first, last, strict=True):
+        start, end = (
             np.asarray(lorentz.pairwise_distance(np.float32(p), np.float32(p), K))[upper]
-            for p in (start, end)
-        ]
-        mean = pairs[0].mean() if pairs[0].size else 0.0
-        changes.append(float(np.abs(pairs[1] - pairs[0]).mean() / mean) if mean > 0 else np.nan)
+            for p in ends
+        )
+        mean = start.mean() if start.size else 0.0
+        changes.append(float(np.abs(end - start).mean() / mean) if mean > 0 else np.nan)
     return np.array(changes)

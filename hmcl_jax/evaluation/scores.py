@@ -12,8 +12,8 @@ float32 two items stand in the right order if these numbers differ by more than 
 :math:`10^{-6} |x||y|`.
 
 The rank of a query is the number of items in front of its nearest partner. Items at the same
-distance stand in the order of their index, as in a stable sort. A point with NaN or infinity is
-never near: it stands behind every other item, and neither as a query nor as a partner is it a hit.
+distance stand in the order of their index. A point with NaN or infinity stands behind every other
+item, and is never a hit.
 
 Queries are ranked in blocks, so the whole matrix of distances never exists. Everything works under
 ``jit``, and under ``vmap`` over a leading axis of seeds.
@@ -47,19 +47,25 @@ def _mask(name: str, valid: ArrayLike | None, rows: int) -> jax.Array:
 
 
 def _integers(name: str, values: ArrayLike, shape: tuple[int | str, ...]) -> jax.Array:
-    """Indices as int32; a word in `shape` stands for any length."""
+    """Indices as int32; only the number of axes and the length of the last one are checked."""
     values = jnp.asarray(values)
-    fits = len(shape) == values.ndim and all(
-        isinstance(wanted, str) or wanted == got
-        for wanted, got in zip(shape, values.shape, strict=True)
-    )
+    fits = values.ndim == len(shape) and values.shape[-1] == shape[-1]
     if not fits or not jnp.issubdtype(values.dtype, jnp.integer):
-        wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+        wanted = str(shape).replace("'", "")
         raise ValueError(
-            f"{name} must be integers of shape {wanted}, "
-            f"got {values.dtype} of shape {values.shape}."
+            f"{name} must be integers of shape {wanted}, got {values.dtype} of shape "
+            f"{values.shape}."
         )
     return values.astype(jnp.int32)
+
+
+def _check_range(name: str, values: ArrayLike, low: int, high: int, note: str = "") -> None:
+    if _checks.is_concrete(values):
+        array = np.asarray(values)
+        bad = array[(array < low) | (array >= high)]
+        if bad.size:
+            note = note and f" ({note})"
+            raise ValueError(f"{name} must be in [{low}, {high}){note}, got {bad[0]}.")
 
 
 def _points(**named: ArrayLike) -> tuple[jax.Array, ...]:
@@ -104,34 +110,6 @@ def _by_nearness(
     return jnp.concatenate([blocked[:-1].reshape(-1), blocked[-1, block - last :]])
 
 
-def _ranks(
-    queries: jax.Array,
-    gallery: jax.Array,
-    listed: jax.Array,
-    partners: Callable[[jax.Array], jax.Array],
-    K: jax.Array,
-) -> jax.Array:
-    """Rank of the nearest partner of every query, 0 for the front; NEVER if there is none.
-
-    `partners` maps b rows of queries to booleans (b, m) over the gallery; for `listed` see
-    :func:`_by_nearness`.
-    """
-    m = gallery.shape[0]
-
-    def rank(nearness: jax.Array, rows: jax.Array) -> jax.Array:
-        # Partners and others are compared by the same entries of one product, so rounding cannot
-        # put a partner behind itself.
-        columns = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32)[None, :], nearness.shape)
-        paired = partners(rows)
-        best = jnp.max(nearness, axis=1, where=paired & (nearness > -jnp.inf), initial=-jnp.inf)
-        level = nearness == best[:, None]
-        first = jnp.min(columns, axis=1, where=paired & level, initial=m)
-        before = (nearness > best[:, None]) | (level & (columns < first[:, None]))
-        return jnp.where(best > -jnp.inf, jnp.sum(before, axis=1, dtype=jnp.int32), NEVER)
-
-    return _by_nearness(queries, gallery, listed, K, rank)
-
-
 def predict(
     prototypes: ArrayLike,
     specific: ArrayLike,
@@ -141,15 +119,13 @@ def predict(
 ) -> jax.Array:
     r"""The class of each sample's nearest prototype, :math:`\operatorname{argmin}_c d(p_c, s_i)`.
 
-    These are the predictions that :func:`top1` counts; use ``jax.vmap`` for a leading axis of
-    seeds.
+    Use ``jax.vmap`` for a leading axis of seeds.
 
     Args:
       prototypes: one point per class of the general modality (text), shape ``(C, d)``.
       specific: points of the specific modality (image), shape ``(n, d)``.
       K: squared radius of the hyperboloid.
-      valid_prototypes: booleans ``(C,)``; prototypes that are False (padding) are nearest to
-        nothing. Default: all True.
+      valid_prototypes: booleans ``(C,)``; False for padding, which is nearest to nothing.
 
     Returns:
       int32 ``(n,)``; -1 for a sample that is near to nothing because it is not finite.
@@ -189,8 +165,7 @@ def top1(
       \frac1{|P|} \sum_{c \in P} \frac1{n_c} \sum_{i : l_i = c}
       [\operatorname{argmin}_{c'} d_{\mathcal L}(p_{c'}, s_i) = c]
 
-    with P the classes that occur. Of prototypes at the same distance, the one of the lowest index
-    is the nearest; see the module's head for this and for NaN.
+    with P the classes that occur. Of prototypes at the same distance, the first is the nearest.
 
     Args:
       prototypes: one point per class of the general modality (text), shape ``(C, d)``.
@@ -198,9 +173,8 @@ def top1(
       labels: integers ``(n,)`` in ``[0, C)``.
       K: squared radius of the hyperboloid.
       average: ``"micro"``, every sample counts the same, or ``"macro"``, every class that occurs.
-      valid: booleans ``(n,)``; samples that are False (padding) do not count. Default: all True.
-      valid_prototypes: booleans ``(C,)``; prototypes that are False (padding) are nearest to
-        nothing. Default: all True.
+      valid: booleans ``(n,)``; False for padding, which does not count.
+      valid_prototypes: booleans ``(C,)``; False for padding, which is nearest to nothing.
 
     Returns:
       A scalar in [0, 1]; NaN if no sample counts.
@@ -216,22 +190,12 @@ def top1(
     """
     _checks.choice("average", average, ("micro", "macro"))
     prototypes, specific = _points(prototypes=prototypes, specific=specific)
-    dtype = specific.dtype
-    classes, n = prototypes.shape[0], specific.shape[0]
-    wanted = _integers("labels", labels, (n,))
-    valid = _mask("valid", valid, n)
-    listed = _mask("valid_prototypes", valid_prototypes, classes)
+    classes, n, dtype = prototypes.shape[0], specific.shape[0], specific.dtype
+    wanted, valid = _integers("labels", labels, (n,)), _mask("valid", valid, n)
+    nearest = predict(prototypes, specific, K=K, valid_prototypes=valid_prototypes)
     if _checks.is_concrete(wanted) and _checks.is_concrete(valid):
-        shown = np.asarray(wanted)[np.asarray(valid)]
-        bad = shown[(shown < 0) | (shown >= classes)]
-        if bad.size:
-            raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
-
-    def partners(rows: jax.Array) -> jax.Array:
-        return wanted[rows][:, None] == jnp.arange(classes, dtype=jnp.int32)[None, :]
-
-    K = _checks.positive("K", K, dtype)
-    hits = valid & (_ranks(specific, prototypes, listed, partners, K) == 0)
+        _check_range("labels", np.asarray(wanted)[np.asarray(valid)], 0, classes)
+    hits = valid & (nearest == wanted)
     if average == "micro":
         return jnp.sum(hits, dtype=dtype) / jnp.sum(valid, dtype=dtype)
     of_class = jnp.zeros(classes, dtype).at[jnp.where(valid, wanted, 0)]
@@ -266,8 +230,7 @@ def recall(
         Rows with -1 and rows that name an item that is not valid are no pairs.
       ks: lengths of the list of nearest items that is looked at.
       K: squared radius of the hyperboloid.
-      valid_general: booleans ``(m,)``; items that are False (padding) are no queries, and as items
-        of the gallery near to nothing. Default: all True.
+      valid_general: booleans ``(m,)``; False for padding, which is no query and near to nothing.
       valid_specific: booleans ``(n,)``, likewise.
 
     Returns:
@@ -294,12 +257,12 @@ def recall(
         "specific": _mask("valid_specific", valid_specific, specific.shape[0]),
         "general": _mask("valid_general", valid_general, general.shape[0]),
     }
-    ends = dict(zip(listed, (pairs[:, 0], pairs[:, 1]), strict=True))
-    for side, end in ends.items():
-        _check_ends(side, end, listed[side].shape[0])
+    ends = {"specific": pairs[:, 0], "general": pairs[:, 1]}
     real = jnp.ones(pairs.shape[0], bool)
     for side, end in ends.items():
-        there = (end >= 0) & (end < listed[side].shape[0])
+        rows = listed[side].shape[0]
+        _check_range(f"pairs of {side} rows", end, -1, rows, "-1 is padding")
+        there = (end >= 0) & (end < rows)
         real = real & there & listed[side][jnp.where(there, end, 0)]
     K = _checks.positive("K", K, general.dtype)
 
@@ -308,33 +271,32 @@ def recall(
         # Index n is out of bounds, so that pairs which are none are dropped.
         row, column = jnp.where(real, ends[source], n), ends[target]
 
-        def partners(rows: jax.Array) -> jax.Array:
+        def rank(nearness: jax.Array, rows: jax.Array) -> jax.Array:
             b = rows.shape[0]
             inside = (row >= rows[0]) & (row <= rows[-1])
             local = jnp.where(inside, row - rows[0], b)
-            return jnp.zeros((b, m), bool).at[local, column].set(True, mode="drop")
+            paired = jnp.zeros((b, m), bool).at[local, column].set(True, mode="drop")
+            # Partners and others are compared by the same entries of one product, so rounding
+            # cannot put a partner behind itself.
+            items = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32)[None, :], (b, m))
+            known = paired & (nearness > -jnp.inf)
+            best = jnp.max(nearness, axis=1, where=known, initial=-jnp.inf)
+            level = nearness == best[:, None]
+            first = jnp.min(items, axis=1, where=paired & level, initial=m)
+            before = (nearness > best[:, None]) | (level & (items < first[:, None]))
+            return jnp.where(best > -jnp.inf, jnp.sum(before, axis=1, dtype=jnp.int32), NEVER)
 
-        ranks = _ranks(queries, gallery, listed[target], partners, K)
+        ranks = _by_nearness(queries, gallery, listed[target], K, rank)
         counted = jnp.zeros(n, bool).at[row].set(True, mode="drop")
         hits = ranks[None, :] < jnp.array(ks, jnp.int32)[:, None]
         return jnp.sum(hits, axis=1, dtype=general.dtype) / jnp.sum(counted, dtype=general.dtype)
 
-    shares = {
-        "general_to_specific": direction("general", general, "specific", specific),
-        "specific_to_general": direction("specific", specific, "general", general),
+    to_specific = direction("general", general, "specific", specific)
+    to_general = direction("specific", specific, "general", general)
+    return {
+        "general_to_specific": dict(zip(ks, list(to_specific), strict=True)),
+        "specific_to_general": dict(zip(ks, list(to_general), strict=True)),
     }
-    return {name: dict(zip(ks, list(share), strict=True)) for name, share in shares.items()}
-
-
-def _check_ends(side: str, end: jax.Array, rows: int) -> None:
-    if not _checks.is_concrete(end):
-        return
-    values = np.asarray(end)
-    bad = values[(values < -1) | (values >= rows)]
-    if bad.size:
-        raise ValueError(
-            f"pairs must name {side} rows in [0, {rows}), or -1 for padding, got {bad[0]}."
-        )
 
 
 def symmetric_recall(
@@ -358,8 +320,8 @@ def symmetric_recall(
       pairs: integers ``(p, 2)``, rows (specific, general); see :func:`recall`.
       k: length of the list of nearest items that is looked at.
       K: squared radius of the hyperboloid.
-      valid_general: booleans ``(m,)``, False for padding. Default: all True.
-      valid_specific: booleans ``(n,)``, False for padding. Default: all True.
+      valid_general: booleans ``(m,)``, False for padding.
+      valid_specific: booleans ``(n,)``, False for padding.
 
     Returns:
       A scalar in [0, 1]; NaN if no query counts.
@@ -372,14 +334,6 @@ def symmetric_recall(
       >>> print(round(float(share), 3))
       0.833
     """
-    _checks.integer("k", k, 1)
-    shares = recall(
-        general,
-        specific,
-        pairs,
-        ks=(k,),
-        K=K,
-        valid_general=valid_general,
-        valid_specific=valid_specific,
-    )
-    return (shares["general_to_specific"][k] + shares["specific_to_general"][k]) / 2
+    valid = {"valid_general": valid_general, "valid_specific": valid_specific}
+    one, other = recall(general, specific, pairs, ks=(k,), K=K, **valid).values()
+    return (one[k] + other[k]) / 2

@@ -1,11 +1,12 @@
 """Statistics over seeds and tasks: means without stopped seeds, paired tests, rank correlation."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-PERMUTED = 16  # tied pairs of which all signs are still listed
+PERMUTED = 16  # up to this many tied differences, all signs are listed
 
 
 def seed_mean(values: ArrayLike, axis: int | tuple[int, ...] = -1) -> Any:
@@ -24,12 +25,9 @@ def seed_mean(values: ArrayLike, axis: int | tuple[int, ...] = -1) -> Any:
       >>> print(seed_mean([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan]]))
       [ 2. nan]
     """
-    array = np.asarray(values, np.float64)
-    known = ~np.isnan(array)
-    if known.all():
-        return array.mean(axis=axis) if array.size else np.float64(np.nan)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, array, 0.0).sum(axis=axis) / known.sum(axis=axis)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.nanmean(np.asarray(values, np.float64), axis=axis)
 
 
 def seed_std(values: ArrayLike, axis: int = -1) -> Any:
@@ -48,11 +46,9 @@ def seed_std(values: ArrayLike, axis: int = -1) -> Any:
       >>> print(seed_std([1.0, np.nan, 3.0]).round(4), seed_std([1.0, np.nan]))
       1.4142 0.0
     """
-    array = np.asarray(values, np.float64)
-    count = (~np.isnan(array)).sum(axis=axis)
-    gaps = array - np.expand_dims(seed_mean(array, axis), axis)
-    squares = np.where(np.isnan(gaps), 0.0, gaps**2).sum(axis=axis)
-    return np.sqrt(squares / np.maximum(count - 1, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.nan_to_num(np.nanstd(np.asarray(values, np.float64), axis=axis, ddof=1))
 
 
 class Wilcoxon(NamedTuple):
@@ -74,9 +70,8 @@ class Wilcoxon(NamedTuple):
 def wilcoxon(differences: ArrayLike) -> Wilcoxon:
     """Exact two-sided signed-rank test of whether paired differences are symmetric about 0.
 
-    This is :func:`scipy.stats.wilcoxon` without the differences that are 0. SciPy's exact
-    distribution assumes that no two sizes are equal; for up to 16 differences with ties all signs
-    are listed instead, for more the normal approximation is taken.
+    This is :func:`scipy.stats.wilcoxon` without the differences that are 0. With more than 16
+    differences of which some have the same size, the p-value is that of the normal approximation.
 
     Args:
       differences: real numbers, shape ``(n,)``.
@@ -91,16 +86,14 @@ def wilcoxon(differences: ArrayLike) -> Wilcoxon:
     """
     from scipy import stats  # slow to import
 
-    values = np.asarray(differences)
-    if values.dtype.kind not in "fiu" or values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError(
-            f"differences must be finite numbers of shape (n,), got {values.dtype} of shape "
-            f"{values.shape}; leave out NaN and infinity."
-        )
+    values = _finite("differences", differences)
+    if values.ndim != 1:
+        raise ValueError(f"differences must have shape (n,), got shape {values.shape}.")
     values = values[values != 0].astype(np.float64)
     if not values.size:
         return Wilcoxon(0.0, 1.0, 0, 0)
     method: Any = "exact"
+    # SciPy's exact distribution assumes that no two sizes are equal; permutations do not.
     if len(np.unique(np.abs(values))) < len(values):
         every_sign = stats.PermutationMethod(n_resamples=np.inf)
         method = every_sign if len(values) <= PERMUTED else "asymptotic"
@@ -109,7 +102,7 @@ def wilcoxon(differences: ArrayLike) -> Wilcoxon:
 
 
 def bonferroni(p: float, tests: int) -> float:
-    """The p-value of one of several tests, so that all of them hold at once.
+    """The p-value of one of several tests, adjusted so that all of them hold at once.
 
     Args:
       p: of the test alone.
@@ -143,20 +136,19 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> np.float64 | NDArray[np.floa
     """
     from scipy.stats import spearmanr  # slow to import
 
-    x, y = np.asarray(x), np.asarray(y)
-    for name, array in (("x", x), ("y", y)):
-        if array.dtype.kind not in "fiu" or array.ndim == 0 or not np.isfinite(array).all():
-            raise ValueError(
-                f"{name} must hold finite numbers of shape (..., n), got {array.dtype} of shape "
-                f"{array.shape}; leave out NaN and infinity."
-            )
-    if x.shape[-1] != y.shape[-1] or x.shape[-1] == 0:
-        raise ValueError(
-            f"x and y must have last axes of one length, got shapes {x.shape} and {y.shape}."
-        )
-
     def correlation(a: np.ndarray, b: np.ndarray) -> float:
-        constant = np.ptp(a) == 0 or np.ptp(b) == 0
+        constant = np.ptp(a) == 0 or np.ptp(b) == 0  # SciPy warns of these
         return np.nan if constant else float(spearmanr(a, b).statistic)
 
-    return np.vectorize(correlation, otypes=[float], signature="(n),(n)->()")(x, y)[()]
+    rows = np.vectorize(correlation, otypes=[float], signature="(n),(n)->()")
+    return rows(_finite("x", x), _finite("y", y))[()]
+
+
+def _finite(name: str, values: ArrayLike) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise ValueError(
+            f"{name} must hold finite numbers, got {array.dtype} of shape {array.shape}; leave out "
+            "NaN and infinity."
+        )
+    return array

@@ -1,24 +1,23 @@
 r"""From a picture to the origin: which text is nearest on the way.
 
 The origin of the hyperboloid, ``[ROOT]``, stands for the most general concept. A traversal walks
-from a picture to it in equal steps of the tangent space at the origin and asks at each step for the
-nearest text of a pool; it should lead from specific to general texts. With the entailment filter
-only texts count whose cone holds the point; the root, which entails everything, always counts.
+from a picture to it in equal steps of the tangent space at the origin, and finds the nearest text
+of a pool at each step. With the entailment filter, only the root and texts whose cone holds the
+point count.
 
-All points of one walk lie on one ray, so a text stands at the same angle to all of them, and only
-their radii differ. With :math:`r` and :math:`s` the radii of text and point and :math:`c` the chord
-between their directions,
+All points of one walk lie on one ray, so a text has the same angle to all of them. With :math:`r`
+and :math:`s` the radii of text and point and :math:`c` the chord between their directions,
 
 .. math::
   \sinh^2 \frac{d}{2 \sqrt K} = \sinh^2 \frac{d_r - d_s}{2 \sqrt K} + \frac{r s\, c^2}{4 K},
 
-where :math:`d_r` and :math:`d_s` are the distances to the origin. The order of the texts is that of
-the Lorentz inner product, without its cancellation, and the chord is needed once per walk.
+where :math:`d_r` and :math:`d_s` are the distances to the origin. Unlike the Lorentz inner product,
+this does not cancel, and the chord is computed once per walk.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,19 +33,19 @@ from hmcl_jax.head import apply_head, check_head
 
 ROOT = "[ROOT]"
 PARTS = ("tree", "classes", "captions")
-# (text, step) pairs that are looked at together, 8 MB in float32.
+# (text, step) pairs that are computed together, 8 MB in float32.
 BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
-    """Texts to look for on the way.
+    """Texts that a traversal may find.
 
     Attributes:
       names: of the texts; each occurs once.
       features: (m, d), their frozen features.
       kinds: of the texts: in the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
-      modality: whose head moves them.
+      modality: whose head maps them.
     """
 
     names: tuple[str, ...]
@@ -61,9 +60,9 @@ class Traversal:
 
     Attributes:
       names: of the texts, and last ``"[ROOT]"``.
-      nearest: (..., n, steps), which of `names` is nearest at each step; -1 for the root. The first
-        step is the picture itself, the last one the root.
-      distances: (..., n, steps), how far it is.
+      nearest: (..., n, steps), index of the nearest text at each step, from the picture to the
+        origin; -1 for the root.
+      distances: (..., n, steps), from the point to that text.
       radii: (..., n, steps), of the points.
       entailing: whether texts that do not entail the point were left out.
     """
@@ -75,10 +74,10 @@ class Traversal:
     entailing: bool
 
     def path(self, *index: int) -> tuple[str, ...]:
-        """The texts on one way in their order, each once; it ends with ``"[ROOT]"``.
+        """The texts on one walk in their order, each once; it ends with ``"[ROOT]"``.
 
         Args:
-          *index: of the walk: the picture's, after the seed's if there are seeds.
+          *index: of the picture, after that of the seed if there are seeds.
         """
         steps = self.nearest[index]
         if steps.ndim != 1:
@@ -94,12 +93,7 @@ def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @functools.partial(jax.jit, static_argnames=("steps", "entailing"))
 def _walks(
-    images: jax.Array,
-    texts: jax.Array,
-    K: jax.Array,
-    kappa: jax.Array,
-    steps: int,
-    entailing: bool,
+    images: jax.Array, texts: jax.Array, K: jax.Array, kappa: jax.Array, steps: int, entailing: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Nearest text (the root is -1), its distance, and the radius of the point, for each seed.
 
@@ -116,6 +110,21 @@ def _walks(
         r0, aperture = lorentz.time_coordinate(texts, K), half_aperture(texts, K, kappa)
         r, r0, aperture = (x[:, None] for x in (r, r0, aperture))
 
+        def entails(s: jax.Array, s0: jax.Array, chord2: jax.Array) -> jax.Array:
+            # As in `entailment`: angle <= aperture <= pi/2, with
+            # tan(angle) = sqrt(K) across / outward and no arc tangent.
+            across = s * jnp.sqrt(jnp.maximum(chord2 * (1 - chord2 / 4), 0))
+            along = s - s * chord2 / 2
+            ahead = along > 0  # there the two terms of the outward part cancel
+            cancelled = K * (s - r - s * chord2 / 2) * (along + r) - (r * across) ** 2
+            outward = jnp.where(
+                ahead, cancelled / jnp.where(ahead, r0 * along + r * s0, 1), r0 * along - r * s0
+            )
+            inside = jnp.sqrt(K) * across * jnp.cos(aperture) <= outward * jnp.sin(aperture)
+            # A text at the point itself entails it, where the angle is noise; so does the root.
+            near = 16 * jnp.finfo(dtype).eps * r
+            return inside | ((s - r) ** 2 + s * r * chord2 <= near**2) | (r <= 0)
+
         def walk(image: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             direction, start = _direction(image)
             # Radii are points of a hyperboloid with one space dimension.
@@ -126,11 +135,7 @@ def _walks(
             radial = (s - r) * (s + r) / jnp.where(scale > 0, scale, 1)
             h = radial**2 / (2 * (1 + jnp.sqrt(1 + radial**2))) + s * r * chord2 / (4 * K)
             if entailing:
-                inside = _inside(r, r0, aperture, s, s0, chord2, K)
-                # A text at the point itself entails it, where the angle is noise; so does the root.
-                near = 16 * jnp.finfo(dtype).eps * r
-                here = (s - r) ** 2 + s * r * chord2 <= near**2
-                h = jnp.where(inside | here | (r <= 0), h, jnp.inf)
+                h = jnp.where(entails(s, s0, chord2), h, jnp.inf)
             best = jnp.argmin(h, axis=0).astype(jnp.int32)
             distance = 2 * jnp.sqrt(K) * lorentz.arsinh(jnp.sqrt(jnp.min(h, axis=0)))
             return best - 1, distance, s[0]
@@ -139,27 +144,6 @@ def _walks(
         return jax.lax.map(walk, images, batch_size=min(size, images.shape[0]))
 
     return jax.lax.map(of_seed, (images, texts))
-
-
-def _inside(
-    r: jax.Array,
-    r0: jax.Array,
-    aperture: jax.Array,
-    s: jax.Array,
-    s0: jax.Array,
-    chord2: jax.Array,
-    K: jax.Array,
-) -> jax.Array:
-    """Whether a point of radius s lies in the cone of a text of radius r, as in `entailment`."""
-    across = s * jnp.sqrt(jnp.maximum(chord2 * (1 - chord2 / 4), 0))
-    along = s - s * chord2 / 2
-    ahead = along > 0  # there the two terms of the outward part cancel
-    cancelled = K * (s - r - s * chord2 / 2) * (along + r) - (r * across) ** 2
-    outward = jnp.where(
-        ahead, cancelled / jnp.where(ahead, r0 * along + r * s0, 1), r0 * along - r * s0
-    )
-    # angle <= aperture <= pi/2, with tan(angle) = sqrt(K) across / outward and no arc tangent
-    return jnp.sqrt(K) * across * jnp.cos(aperture) <= outward * jnp.sin(aperture)
 
 
 def traverse(
@@ -172,13 +156,13 @@ def traverse(
     kappa: ArrayLike = 0.1,
     entailing: bool = True,
 ) -> Traversal:
-    """Walks from each picture to the origin and names the nearest text at each step.
+    """Walks from each picture to the origin and finds the nearest text at each step.
 
     Args:
       images: points to start from, shape ``(n, d)``, or ``(seeds, n, d)``.
       texts: points of the pool, shape ``(m, d)``, or ``(seeds, m, d)``.
       names: the m texts. The root is added.
-      steps: points on each way, both ends included.
+      steps: points on each walk, both ends included.
       K: squared radius of the hyperboloid.
       kappa: sets the minimum radius of the cones, see :func:`hmcl_jax.entailment.half_aperture`.
       entailing: whether texts that do not entail the point are left out.
@@ -204,8 +188,14 @@ def traverse(
             "images and texts must have shapes (n, d) and (m, d), or both with an axis of seeds "
             f"in front, got shapes {images.shape} and {texts.shape}."
         )
-    names = _checked_names(names, texts.shape[-2])
-    if 0 in (images.shape[-2], *seeds):
+    if isinstance(names, str) or len(names) != texts.shape[-2] or not len(names):
+        raise ValueError(
+            f"names must be a list of one name per text and hold at least one, got {len(names)} "
+            f"for {texts.shape[-2]} texts."
+        )
+    if ROOT in names:
+        raise ValueError(f"names must not hold {ROOT!r}: the root is always in the pool.")
+    if not images.size:
         raise ValueError(f"images must hold at least one picture, got shape {images.shape}.")
     _checks.finite("images", images)
     _checks.finite("texts", texts)
@@ -216,17 +206,6 @@ def traverse(
     walks = _walks(images, texts, K, kappa, steps=int(steps), entailing=bool(entailing))
     nearest, distances, radii = (np.asarray(x if seeds else x[0]) for x in walks)
     return Traversal((*names, ROOT), nearest, distances, radii, bool(entailing))
-
-
-def _checked_names(names: Sequence[str], count: int) -> tuple[str, ...]:
-    if isinstance(names, str) or len(names) != count or count == 0:
-        raise ValueError(
-            f"names must be a list of one name per text and hold at least one, got {len(names)} "
-            f"for {count} texts."
-        )
-    if ROOT in names:
-        raise ValueError(f"names must not hold {ROOT!r}: the root is always in the pool.")
-    return tuple(names)
 
 
 def compare_heads(
@@ -264,18 +243,16 @@ def compare_heads(
       | dog | cat |
       | [ROOT] | [ROOT] |
     """
-    _checks.instance("pool", pool, Pool, "a Pool")
     walks = {}
     for label, by_modality in heads.items():
-        missing = [m for m in (modality, pool.modality) if m not in by_modality]
+        missing = {modality, pool.modality} - set(by_modality)
         if missing:
             raise ValueError(
-                f"heads[{label!r}] must have a head for {missing[0]!r}, got {sorted(by_modality)}."
+                f"heads[{label!r}] must have heads for {sorted(missing)}, got "
+                f"{sorted(by_modality)}."
             )
-        images, texts = (
-            _moved(by_modality[m], x, K)
-            for m, x in ((modality, features), (pool.modality, pool.features))
-        )
+        images = _moved(by_modality[modality], features, K)
+        texts = _moved(by_modality[pool.modality], pool.features, K)
         walks[label] = traverse(images, texts, pool.names, K=K, **options)
     return walks
 
@@ -287,7 +264,10 @@ def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
     return jax.vmap(apply_head, (0, None, None))(W, z, K) if W.ndim == 3 else apply_head(W, z, K)
 
 
-_ESCAPES = {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
+# Names are shown as they are, not as Markdown or HTML.
+_ESCAPES = str.maketrans(
+    {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
+)
 
 
 def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
@@ -295,7 +275,7 @@ def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
 
     Args:
       columns: by label.
-      *index: of the walk: the picture's, after the seed's if there are seeds.
+      *index: of the picture, after that of the seed if there are seeds.
 
     Returns:
       A Markdown table; paths of different length end in the same row.
@@ -315,10 +295,7 @@ def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
     longest = max(map(len, paths))
     padded = [(*path, *[""] * (longest - len(path)), ROOT) for path in paths]
     rows = [tuple(columns), *zip(*padded, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.translate(str.maketrans(_ESCAPES)) for cell in row) + " |"
-        for row in rows
-    ]
+    lines = ["| " + " | ".join(cell.translate(_ESCAPES) for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
 
 
@@ -327,13 +304,12 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
 
     - ``"tree"``: the names in its class tree, from leaves to categories (``tree_features``);
     - ``"classes"``: its classes, at their prototypes;
-    - ``"captions"``: the captions of its test part. A store keeps the points of captions and not
-      their words; a caption at the very point of a name in the tree has that name, others are
-      called ``"caption 17 of <task>"``.
+    - ``"captions"``: the captions of its test part. A store has no words of captions; a caption at
+      the point of a name in the tree has that name, others ``"caption 17 of <task>"``.
 
     Args:
       task: of a store.
-      parts: which, in order; a name that occurs again is left out, and so is ``"[ROOT]"``.
+      parts: which, in order; of texts with the same name, the first is kept.
 
     Returns:
       The pool.
@@ -345,7 +321,7 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
       >>> print(len(pool.names), pool.names[:3], pool.features.shape)
       12 ('airplane', 'animal', 'automobile') (12, 512)
     """
-    return _joined([task], parts)
+    return _pool([task], parts)
 
 
 def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool:
@@ -353,7 +329,7 @@ def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool
 
     Args:
       store: the stream.
-      parts: which, in order, see :func:`task_pool`; a name that occurs again is left out.
+      parts: see :func:`task_pool`.
 
     Returns:
       The pool.
@@ -366,41 +342,37 @@ def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool
       297 text
     """
     tasks = [task for task in store if task.general == store.tasks[0].general]
-    return _joined(tasks, parts)
+    return _pool(tasks, parts)
 
 
-def _joined(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
+def _pool(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
     if isinstance(parts, str) or not parts or not set(parts) <= set(PARTS):
         raise ValueError(f"parts must be some of {PARTS}, got {parts!r}.")
     texts: dict[str, tuple[str, np.ndarray]] = {}
     for part in parts:
         for task in tasks:
-            names, points = _part(task, part)
-            for name, point in zip(names, points, strict=True):
-                if name != ROOT:  # which is always in the pool
-                    texts.setdefault(name, (part, point))
+            for name, point in _texts(task, part):
+                texts.setdefault(name, (part, point))
+    texts.pop(ROOT, None)  # traverse adds it
     if not texts:
         listed = ", ".join(task.name for task in tasks)
-        raise ValueError(f"Nothing of {tuple(parts)} is in the store for {listed}.")
-    features = np.stack([point for _, point in texts.values()]).astype(np.float32)
-    kinds = tuple(kind for kind, _ in texts.values())
-    return Pool(tuple(texts), features, kinds, tasks[0].general)
+        raise ValueError(f"The store has no {' or '.join(parts)} for {listed}.")
+    kinds, points = zip(*texts.values(), strict=True)
+    return Pool(tuple(texts), np.stack(points).astype(np.float32), kinds, tasks[0].general)
 
 
-def _part(task: Task, part: str) -> tuple[Sequence[str], np.ndarray | Sequence]:
-    arrays = task.arrays
+def _texts(task: Task, part: str) -> Iterable[tuple[str, np.ndarray]]:
+    """Names and points."""
+    tree = task.arrays.get("tree_features", ())
+    named = zip(task.tree_names, tree, strict=True) if len(tree) else ()
+    if part == "tree":
+        return named
     if part == "classes":
-        return task.classes, arrays["prototypes"] if task.classes else ()
-    tree = arrays.get("tree_features")
-    known: dict[bytes, str] = {}
-    if tree is not None:
-        if part == "tree":
-            return task.tree_names, tree
-        known = {point.tobytes(): name for name, point in zip(task.tree_names, tree, strict=True)}
-    if part == "tree" or task.kind != "retrieval":
-        return (), ()
-    captions = arrays["test_general"]
-    unnamed = (f"caption {row} of {task.name}" for row in range(len(captions)))
-    return [
-        known.get(p.tobytes(), name) for p, name in zip(captions, unnamed, strict=True)
-    ], captions
+        return zip(task.classes, task.arrays["prototypes"] if task.classes else (), strict=True)
+    if task.kind != "retrieval":
+        return ()
+    known = {point.tobytes(): name for name, point in named}
+    return (
+        (known.get(point.tobytes(), f"caption {row} of {task.name}"), point)
+        for row, point in enumerate(task.arrays["test_general"])
+    )
