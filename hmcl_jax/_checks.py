@@ -128,8 +128,9 @@ def finite(name: str, tree: Any) -> None:
         if not is_concrete(leaf) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             continue
         # In numpy: inside a transformation even operations on constants would be traced.
-        bad = int(np.sum(~np.isfinite(np.asarray(leaf))))
-        if bad:
+        finite = np.isfinite(np.asarray(leaf))
+        if not finite.all():
+            bad = finite.size - np.count_nonzero(finite)
             at = jax.tree_util.keystr(path)
             raise ValueError(
                 f"{name}{at} must be finite, got {bad} NaN or infinite value(s) "

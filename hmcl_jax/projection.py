@@ -97,24 +97,45 @@ def _candidates(delta: Mapping[str, ArrayLike], protection: Protection) -> Matri
     return {m: jnp.asarray(delta.get(m, absent)).astype(dtype) for m in protection.basis}
 
 
-def with_time_column(
-    delta: Mapping[str, ArrayLike], spatial: Matrices, hold_time: bool
+def _over_time(V: jax.Array) -> jax.Array:
+    """A basis with a row of zeros for the time input, so that whole heads are multiplied by it.
+
+    Slices of the heads without their time columns would be copied at every step.
+    """
+    return jnp.concatenate([jnp.zeros_like(V[:1]), V])
+
+
+def protected_motion(delta: Mapping[str, ArrayLike], protection: Protection) -> Matrices:
+    """P, how candidates move the protected directions, ``delta_s V`` by modality."""
+    candidates = _candidates(delta, protection)
+    return {m: matmul(W, _over_time(protection.basis[m])) for m, W in candidates.items()}
+
+
+def replace_motion(
+    delta: Mapping[str, ArrayLike],
+    change: Matrices | None,
+    protection: Protection,
+    hold_time: bool,
 ) -> Matrices:
-    """Corrected spatial blocks with their time columns, held or as in `delta`, in its dtypes."""
+    """Candidates whose protected motion is another one: ``delta_s + change V^T`` by modality.
+
+    Args:
+      delta: candidates.
+      change: wanted motion minus :func:`protected_motion`; None for none.
+      protection: the protected system.
+      hold_time: whether the column of the time input is held fixed.
+
+    Returns:
+      Displacements of every modality in `protection`, in the dtypes of `delta`.
+    """
     result = {}
-    for modality, block in spatial.items():
-        given = jnp.asarray(delta.get(modality, jnp.zeros((len(block), 1), block.dtype)))
-        time = jnp.zeros_like(given[:, :1]) if hold_time else given[:, :1]
-        result[modality] = jnp.concatenate([time, block.astype(given.dtype)], axis=1)
+    for m, W in _candidates(delta, protection).items():
+        if change is not None:
+            W = W + matmul(change[m], _over_time(protection.basis[m]).T)
+        if hold_time:
+            W = jnp.where(jnp.arange(W.shape[1]) == 0, 0, W)
+        result[m] = W.astype(jnp.asarray(delta[m]).dtype if m in delta else W.dtype)
     return result
-
-
-def unprotected(
-    delta: Mapping[str, ArrayLike], protection: Protection, hold_time: bool
-) -> Matrices:
-    """What every correction comes to if the rank of all modalities is 0, without its products."""
-    spatial = {m: W[:, 1:] for m, W in _candidates(delta, protection).items()}
-    return with_time_column(delta, spatial, hold_time)
 
 
 def minimal_rotation(
@@ -144,13 +165,8 @@ def minimal_rotation(
        [0. 0. 1. 1.]
        [0. 0. 1. 1.]]
     """
-    candidates = _candidates(delta, protection)
-    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
-    spatial = {
-        m: block - matmul(block, protection.basis[m], protection.basis[m].T)
-        for m, block in spatial.items()
-    }
-    return with_time_column(delta, spatial, hold_time)
+    moved = protected_motion(delta, protection)
+    return replace_motion(delta, jax.tree.map(jnp.negative, moved), protection, hold_time)
 
 
 def closest_admissible(
@@ -190,38 +206,31 @@ def closest_admissible(
       True
     """
     _checks.choice("span", span, SPANS)
-    candidates = _candidates(delta, protection)
-    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
-    moved = _protected_motion(spatial, protection)
-    shared = _shared_motion(moved, protection, span)
-    spatial = {
-        m: block
-        - matmul(moved[m] - matmul(shared, protection.coordinates[m].T), protection.basis[m].T)
-        for m, block in spatial.items()
-    }
-    return with_time_column(delta, spatial, hold_time)
+    moved = protected_motion(delta, protection)
+    wanted = closest_motion(moved, protection, span)
+    change = jax.tree.map(jnp.subtract, wanted, moved)
+    return replace_motion(delta, change, protection, hold_time)
 
 
-def _protected_motion(spatial: Matrices, protection: Protection) -> Matrices:
-    """How the candidates move the protected directions, delta_s V."""
-    return {m: matmul(block, protection.basis[m]) for m, block in spatial.items()}
+def _joint_motion(moved: Matrices, protection: Protection) -> tuple[jax.Array, jax.Array]:
+    """N, the motion of all protected directions in the coordinates of the basis, and C."""
+    Y = jnp.concatenate(list(protection.coordinates.values()))
+    N = matmul(side_by_side(moved), Y)
+    return N, matmul(protection.shared_basis.T, N)
 
 
-def _joint_motion(moved: Matrices, protection: Protection) -> jax.Array:
-    """N, the motion of all protected directions in the coordinates of the shared basis."""
-    return sum(
-        (matmul(P, protection.coordinates[m]) for m, P in moved.items()),
-        jnp.zeros_like(protection.shared_basis),
-    )
+def side_by_side(blocks: Matrices) -> jax.Array:
+    """Matrices of all modalities as one, in their order."""
+    return jnp.concatenate(list(blocks.values()), axis=1)
 
 
-def _shared_motion(moved: Matrices, protection: Protection, span: str) -> jax.Array:
-    """Omega Q diag(sigma) of the closest shared rotation."""
+def closest_motion(moved: Matrices, protection: Protection, span: str) -> Matrices:
+    """``Omega U`` by modality, with the shared Omega for which it is closest to `moved`."""
     Q, s = protection.shared_basis, protection.shared_scales
-    N = _joint_motion(moved, protection)
-    C = matmul(Q.T, N)
+    N, C = _joint_motion(moved, protection)
     turned = _closest_skew(C, s) * s[None, :]
-    return matmul(Q, turned) if span == "protected" else N + matmul(Q, turned - C)
+    shared = matmul(Q, turned) if span == "protected" else N + matmul(Q, turned - C)
+    return {m: matmul(shared, Y.T) for m, Y in protection.coordinates.items()}
 
 
 def _closest_skew(C: jax.Array, s: jax.Array) -> jax.Array:
@@ -260,13 +269,23 @@ def shared_rotation(
        [ 0.  0.  0.]]
     """
     _checks.choice("span", span, SPANS)
-    candidates = _candidates(delta, protection)
-    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
+    return rotation_of_motion(protected_motion(delta, protection), protection, span)
+
+
+def rotation_of_motion(moved: Matrices, protection: Protection, span: str) -> Rotation:
+    """The closest shared rotation of a motion of the protected directions."""
     Q, s = protection.shared_basis, protection.shared_scales
-    N = _joint_motion(_protected_motion(spatial, protection), protection)
-    C = matmul(Q.T, N)
+    N, C = _joint_motion(moved, protection)
     outside = None if span == "protected" else (N - matmul(Q, C)) * reciprocal(s)[None, :]
     return Rotation(_closest_skew(C, s), outside)
+
+
+def rotation_angle(rotation: Rotation) -> jax.Array:
+    """Size of a rotation in radians: root of the sum of its squared angles."""
+    squared = jnp.sum(rotation.inside**2) / 2
+    if rotation.outside is not None:
+        squared += jnp.sum(rotation.outside**2)
+    return jnp.sqrt(squared)
 
 
 def generator(rotation: Rotation, protection: Protection) -> jax.Array:
@@ -317,10 +336,14 @@ def rotate(rotation: Rotation, protection: Protection) -> Matrices:
       >>> print(jax.numpy.allclose(R.T @ R, jax.numpy.eye(3), atol=1e-5))
       True
     """
+    motion = finite_motion(rotation, protection)
+    return {m: matmul(motion[m], V.T) for m, V in protection.basis.items()}
+
+
+def finite_motion(rotation: Rotation, protection: Protection) -> Matrices:
+    """``(R - I) U`` by modality, how the Cayley transform moves the protected directions."""
     motion = _cayley_motion(rotation, protection)
-    return {
-        m: matmul(motion, protection.coordinates[m].T, V.T) for m, V in protection.basis.items()
-    }
+    return {m: matmul(motion, Y.T) for m, Y in protection.coordinates.items()}
 
 
 def _cayley_motion(rotation: Rotation, protection: Protection) -> jax.Array:
@@ -363,17 +386,22 @@ def basis_image(protection: Protection) -> Matrices:
 
 
 class DefectSystem(NamedTuple):
-    """What :func:`lorentz_defect` takes from a protection, the same for all steps of a task.
+    r"""What :func:`lorentz_defect` takes from a protection, the same for all steps of a task.
+
+    With the weighed images :math:`[U_1 E_1 \dots U_M E_M] = Z \operatorname{diag}(\sigma) R`,
+    where E are the roots of the energy, so that each direction counts by its energy:
 
     Attributes:
-      basis: orthonormal basis of the protected outputs, each weighed by its energy.
-      scales: their singular values.
-      rows: their right singular vectors.
+      basis: Z, orthonormal, ``(d, q)``.
+      scales: sigma, ``(q,)``.
+      joint: ``diag(E) R^T``, ``(M w, q)``.
+      rest: ``diag(E) (I - R^T R)``, ``(M w, M w)``.
     """
 
     basis: jax.Array
     scales: jax.Array
-    rows: jax.Array
+    joint: jax.Array
+    rest: jax.Array
 
 
 def defect_system(protection: Protection) -> DefectSystem:
@@ -385,9 +413,13 @@ def defect_system(protection: Protection) -> DefectSystem:
     Returns:
       A :class:`DefectSystem`.
     """
-    images = basis_image(protection).items()
-    points = jnp.concatenate([matmul(U, protection.energy[m]) for m, U in images], axis=1)
-    return DefectSystem(*numerical_svd(points))
+    E = jax.scipy.linalg.block_diag(*protection.energy.values())
+    images = side_by_side({m: Y.T for m, Y in protection.coordinates.items()})
+    # In coordinates of the shared basis, (q, M w): a tenth of the size of the images.
+    images = protection.shared_scales[:, None] * images
+    Z, scales, R = numerical_svd(matmul(images, E))
+    joint = matmul(E, R.T)
+    return DefectSystem(matmul(protection.shared_basis, Z), scales, joint, E - matmul(joint, R))
 
 
 def lorentz_defect(
@@ -424,27 +456,24 @@ def lorentz_defect(
       >>> print(hmcl_jax.lorentz_defect(step, protection) < 1e-8)
       True
     """
-    candidates = _candidates(delta, protection)
-    spatial = {modality: W[:, 1:] for modality, W in candidates.items()}
-    defect = sum(
-        (jnp.sum(W[:, 0] ** 2) for W in candidates.values()),
+    time = sum(
+        (jnp.sum(W[:, 0] ** 2) for W in _candidates(delta, protection).values()),
         jnp.zeros((), protection.shared_basis.dtype),
     )
-    # In units of features: each protected direction weighed by its energy. The closest rotation of
-    # these points has the closed form of CA again, now with their own singular vectors.
-    motion = jnp.concatenate(
-        [
-            matmul(P, protection.energy[m])
-            for m, P in _protected_motion(spatial, protection).items()
-        ],
-        axis=1,
-    )
-    Q, scales, rows = defect_system(protection) if system is None else system
-    joint = matmul(motion, rows.T)
-    turned = _closest_skew(matmul(Q.T, joint), scales) * scales[None, :]
-    outside = joint - matmul(Q, matmul(Q.T, joint))
-    shared = matmul(Q, turned) + outside  # over all skew Omega, whatever the span of the step
-    return defect + jnp.sum((motion - matmul(shared, rows)) ** 2)
+    system = defect_system(protection) if system is None else system
+    return time + motion_defect(protected_motion(delta, protection), system)
+
+
+def motion_defect(moved: Matrices, system: DefectSystem) -> jax.Array:
+    """The part of the Lorentz defect that comes from the motion of the protected directions.
+
+    The closest rotation of the weighed points has the closed form of CA again, over all skew Omega.
+    It meets all of the motion but what the rows R cannot hold and what is not skew within Z.
+    """
+    P = side_by_side(moved)
+    C = matmul(system.basis.T, matmul(P, system.joint))
+    turned = _closest_skew(C, system.scales) * system.scales[None, :]
+    return jnp.sum(matmul(P, system.rest) ** 2) + jnp.sum((C - turned) ** 2)
 
 
 def strain(delta: Mapping[str, ArrayLike], protection: Protection) -> dict[str, Strain]:

@@ -15,7 +15,7 @@ correction of a step is a product with these factors (see :mod:`hmcl_jax.project
 """
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +27,7 @@ from hmcl_jax.head import select_heads
 from hmcl_jax.lyapunov import matmul, numerical_svd
 from hmcl_jax.moments import FeatureMoments, Matrices, mean
 
-SMALLEST_WIDTH = 32
+SMALLEST_WIDTH = 16
 
 
 class Protection(NamedTuple):
@@ -110,23 +110,8 @@ def restrict(protection: Protection, modalities: Collection[str]) -> Protection:
     )
 
 
-def if_protected(
-    protection: Protection, correct: Callable[[], Any], leave: Callable[[], Any]
-) -> Any:
-    """What `correct` gives if any direction is protected, else what `leave` gives.
-
-    Only one of them is computed, also in a compiled program, and seed by seed in
-    :func:`jax.lax.map`. Under :func:`jax.vmap` over protections both are, and one is selected: then
-    an empty protection costs what its padding to the smallest width does.
-    """
-    protected = jnp.any(jnp.stack(list(protection.rank.values())) > 0)
-    if _checks.is_concrete(protected):
-        return correct() if protected else leave()
-    return jax.lax.cond(protected, correct, leave)
-
-
 def bucket(rank: int, dim: int) -> int:
-    """Width that a basis of this rank is padded to: 32, 64, 128, ..., at most `dim`.
+    """Width that a basis of this rank is padded to: 16, 32, 64, ..., at most `dim`.
 
     Never 0: arrays of no size cannot be checkpointed, and the first task would have a shape of its
     own.
@@ -167,8 +152,8 @@ def protect(
         summed moments, for all modalities that have samples.
       weighting: ``"samples"``: every sample weighs the same; ``"tasks"``: every task does (see
         :func:`end_task`).
-      width: width to pad to, also an upper limit of the rank. By default the smallest of 32, 64,
-        128, ... that fits (inside jit, where the rank is not known, what fits `max_rank` or d).
+      width: width to pad to, also an upper limit of the rank. By default the smallest of 16, 32,
+        64, ... that fits (inside jit, where the rank is not known, what fits `max_rank` or d).
       heads: ``{modality: path}`` of the heads in a larger tree.
 
     Returns:

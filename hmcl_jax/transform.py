@@ -19,15 +19,18 @@ from hmcl_jax.lyapunov import matmul
 from hmcl_jax.moments import Matrices
 from hmcl_jax.projection import (
     SPANS,
+    DefectSystem,
     Rotation,
-    closest_admissible,
-    minimal_rotation,
-    rotate,
-    shared_rotation,
-    unprotected,
-    with_time_column,
+    closest_motion,
+    defect_system,
+    finite_motion,
+    motion_defect,
+    protected_motion,
+    replace_motion,
+    rotation_angle,
+    rotation_of_motion,
 )
-from hmcl_jax.protection import Protection, empty_protection, if_protected, restrict
+from hmcl_jax.protection import Protection, empty_protection, restrict
 
 VARIANTS = ("mr", "ca", "rotation")
 NO_PARAMS = "{} needs the current parameters: call update(updates, state, params)."
@@ -47,16 +50,36 @@ class FiniteRotationState(NamedTuple):
     beta: jax.Array
 
 
+class StepMeasures(NamedTuple):
+    """What :func:`hmcl_project` measures of the last step; `system` is fixed during a task.
+
+    Attributes:
+      defect_before: root of the Lorentz defect of the candidate, see
+        :func:`hmcl_jax.lorentz_defect`.
+      defect_after: the same of the corrected step.
+      rotation: size of the closest shared rotation of the candidate, in radians (root of the sum of
+        its squared angles), whether the variant applies it or not.
+      system: what the defects need of the protection.
+    """
+
+    defect_before: jax.Array
+    defect_after: jax.Array
+    rotation: jax.Array
+    system: DefectSystem
+
+
 class HmclProjectState(NamedTuple):
     """State of :func:`hmcl_project`.
 
     Attributes:
       protection: the protected system of the current task.
       rotation: only for the variant ``"rotation"``, else None.
+      measured: only with ``measure=True``, else None.
     """
 
     protection: Any
-    rotation: Any
+    rotation: Any = None
+    measured: Any = None
 
 
 class TaskAnchorState(NamedTuple):
@@ -76,6 +99,7 @@ def hmcl_project(
     heads: Mapping[str, str] | None = None,
     hold_time: bool = True,
     span: str = "protected",
+    measure: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Lets an update through as far as it moves all protected points by one shared rotation.
 
@@ -106,6 +130,8 @@ def hmcl_project(
         ``"protected"``, within their own span (the paper's rank-r realization), or ``"ambient"``,
         anywhere (the exact solution of the stated problem). At full rank they are the same; see
         :func:`closest_admissible`. ``"mr"`` has no rotation and ignores it.
+      measure: whether the state holds the :class:`StepMeasures` of the last step, made from what
+        the correction computes anyway: ``optax.tree.get(state, "defect_before")``.
 
     Returns:
       A gradient transformation; extra arguments are ignored.
@@ -135,12 +161,14 @@ def hmcl_project(
             nothing = () if jax.tree.leaves(params) else params
             return HmclProjectState(nothing, nothing if variant == "rotation" else None)
         protection = empty_protection(found)
-        rotation = None
+        rotation = measured = None
         if variant == "rotation":
             beta = jnp.zeros((), float)
             turned = _still(protection, span == "ambient")
             rotation = FiniteRotationState(turned, _only_heads(params, heads), beta)
-        return HmclProjectState(protection, rotation)
+        if measure:
+            measured = _nothing_measured(protection)
+        return HmclProjectState(protection, rotation, measured)
 
     def update_fn(
         updates: Any, state: HmclProjectState, params: Any = None, **extra_args: Any
@@ -161,62 +189,99 @@ def hmcl_project(
         if variant == "rotation" and params is None:
             raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
 
-        def correct() -> tuple[Matrices, Rotation | None]:
-            if variant == "mr":
-                return minimal_rotation(delta, protection, hold_time=hold_time), None
-            if variant == "ca":
-                step = closest_admissible(delta, protection, span=span, hold_time=hold_time)
-                return step, None
-            since = jax.tree.map(
-                lambda start, now: start if is_masked(start) else now - start,
-                state.rotation.anchor,
-                params,
-                is_leaf=is_masked,
-            )
-            return _finite_rotation(delta, select_heads(since, heads), state, hold_time)
-
-        def leave() -> tuple[Matrices, Rotation | None]:
-            turned = state.rotation.turned if variant == "rotation" else None  # by 0, and it stays
-            return unprotected(delta, protection, hold_time), turned
-
-        corrected, turned = if_protected(protection, correct, leave)
-        if variant == "rotation":
+        moved, turned = protected_motion(delta, protection), None
+        if variant == "mr":
+            change = jax.tree.map(jnp.negative, moved)
+        elif variant == "ca":
+            change = jax.tree.map(jnp.subtract, closest_motion(moved, protection, span), moved)
+        else:
+            since = select_heads(_since(state.rotation.anchor, params), heads)
+            change, turned = _finite_rotation(moved, since, state, span)
             state = state._replace(rotation=state.rotation._replace(turned=turned))
+        corrected = replace_motion(delta, change, protection, hold_time)
+        if measure:
+            state = state._replace(measured=_measure(delta, corrected, moved, change, state, span))
         by_path = {paths[modality]: W for modality, W in corrected.items()}
         return _replace_leaves(updates, by_path), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
+def _since(anchor: Any, params: Any) -> Any:
+    """How far the parameters are from an anchor; other leaves stay masked."""
+    return jax.tree.map(
+        lambda start, now: start if is_masked(start) else now - start,
+        anchor,
+        params,
+        is_leaf=is_masked,
+    )
+
+
 def _finite_rotation(
-    delta: Matrices, since: Matrices, state: HmclProjectState, hold_time: bool
+    moved: Matrices, since: Matrices, state: HmclProjectState, span: str
 ) -> tuple[Matrices, Rotation]:
-    """Updates that, once anchored by beta, bring the heads to the turned and anchored target.
+    """The change of motion that, once anchored by beta, brings the heads to the turned target.
 
     The target is ``W_0 + (R - I) U V^T + (1 - beta) (W - W_0 + delta)(I - V V^T)``, so rounding (or
     an update that was dropped downstream) is made good at the next step.
 
     Args:
-      delta: candidates.
+      moved: motion of the candidates.
       since: heads minus heads at the start of the task.
       state: with the rotation since then.
-      hold_time: whether the column of the time input is held fixed.
+      span: of the rotation.
 
     Returns:
-      Updates, and the new rotation.
+      The change by modality, and the new rotation.
     """
     protection, old = state.protection, state.rotation
     keep = 1 - old.beta.astype(protection.shared_basis.dtype)
-    span = "protected" if old.turned.outside is None else "ambient"
-    step = shared_rotation(delta, protection, span=span)
+    step = rotation_of_motion(moved, protection, span)
     turned = jax.tree.map(lambda total, new: keep * (total + new), old.turned, step)
-    # What has moved or wants to move in protected directions is replaced by the rotation.
-    spatial = {}
-    for modality, motion in rotate(turned, protection).items():
-        V, candidate = protection.basis[modality], delta[modality].astype(motion.dtype)
-        wanted = candidate + since[modality].astype(motion.dtype)
-        spatial[modality] = candidate[:, 1:] - matmul(wanted[:, 1:], V, V.T) + motion / keep
-    return with_time_column(delta, spatial, hold_time), turned
+    wanted, away = finite_motion(turned, protection), protected_motion(since, protection)
+    return {m: wanted[m] / keep - away[m] - moved[m] for m in moved}, turned
+
+
+def _measure(
+    delta: Matrices,
+    corrected: Matrices,
+    moved: Matrices,
+    change: Matrices,
+    state: HmclProjectState,
+    span: str,
+) -> StepMeasures:
+    """Measures a step from the motions that its correction has computed."""
+    protection, system = state.protection, state.measured.system
+    dtype = protection.shared_basis.dtype
+    # The motion that remains. V^T V is I up to rounding; so is a defect that should be 0.
+    left = {
+        m: P + matmul(change[m], matmul(V.T, V))
+        for (m, P), V in zip(moved.items(), protection.basis.values(), strict=True)
+    }
+    any_protected = jnp.any(jnp.stack(list(protection.rank.values())) > 0)
+
+    def root_defect(step: Matrices, motion: Matrices) -> jax.Array:
+        time = sum(jnp.sum(W[:, 0].astype(dtype) ** 2) for W in step.values())
+        return jnp.where(any_protected, jnp.sqrt(time + motion_defect(motion, system)), 0)
+
+    return StepMeasures(
+        defect_before=root_defect(delta, moved),
+        defect_after=root_defect(corrected, left),
+        rotation=rotation_angle(rotation_of_motion(moved, protection, span)),
+        system=system,
+    )
+
+
+def _nothing_measured(protection: Protection) -> StepMeasures:
+    """Measures before the first step of a task; the system is that of the task."""
+    leading = protection.shared_basis.shape[:-2]
+    # Seed by seed: a batch of decompositions can stall XLA on a CPU, see protection.
+    system = jax.lax.map(defect_system, protection) if leading else defect_system(protection)
+
+    def zero() -> jax.Array:  # one of its own each: a buffer that occurs twice cannot be donated
+        return jnp.zeros(leading, protection.shared_basis.dtype)
+
+    return StepMeasures(zero(), zero(), zero(), system)
 
 
 def _still(protection: Protection, ambient: bool) -> Rotation:
@@ -392,9 +457,10 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
                 beta = _beta_behind(opt_state, leaves[index + 1 :], start, was)
                 turned = _still(chosen, rotation.turned.outside is not None)
                 rotation = FiniteRotationState(turned, start, beta)
+            measured = None if node.measured is None else _nothing_measured(chosen)
             # Flax NNX wraps every array of the state: the new ones take the old ones' places.
             structure_of_node = jax.tree.structure(node)
-            new = jax.tree.leaves(HmclProjectState(chosen, rotation))
+            new = jax.tree.leaves(HmclProjectState(chosen, rotation, measured))
             node = jax.tree.unflatten(structure_of_node, new)
         replaced.append(node)
     return jax.tree.unflatten(structure, replaced)

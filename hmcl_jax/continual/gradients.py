@@ -27,7 +27,6 @@ from hmcl_jax.continual.method import (
     Minibatch,
     TaskSpec,
     TrainState,
-    forget,
 )
 from hmcl_jax.head import apply_head
 
@@ -196,7 +195,7 @@ def step(
     after = state._replace(heads=heads, opt_state=opt_state)
     before, now = (s._replace(opt_state=s.opt_state.inner) for s in (state, after))
     metrics = method.step_metrics(gradient, before, now, spec)
-    return after._replace(opt_state=forget(opt_state)), metrics
+    return after, metrics
 
 
 def step_each(

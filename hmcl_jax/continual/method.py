@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -143,46 +142,6 @@ def adamw(spec: TaskSpec) -> optax.GradientTransformation:
     return optax.adamw(rate, weight_decay=decay, mask=of_task)
 
 
-class Noted(NamedTuple):
-    """State of :func:`note_update`: the update that passed last, within a compiled step.
-
-    Between steps there is a number in the place of each array, because nothing is computed from it.
-    """
-
-    update: Any
-
-
-def note_update() -> optax.GradientTransformation:
-    """Lets updates pass and notes them, so that `step_metrics` need not compute them again.
-
-    Example:
-      >>> import jax.numpy as jnp, optax
-      >>> from hmcl_jax.continual.method import note_update
-      >>> tx = optax.chain(optax.sgd(0.5), note_update(), optax.scale(2.0))
-      >>> _, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
-      >>> print(state[1].update)
-      [-0.5 -0.5]
-    """
-
-    def init(heads: Heads) -> Noted:
-        return Noted(jax.tree.map(lambda W: jnp.zeros((), W.dtype), heads))
-
-    return optax.GradientTransformation(
-        init, lambda updates, state, heads=None: (updates, Noted(updates))
-    )
-
-
-def forget(opt_state: Any) -> Any:
-    """The state between two steps, without the arrays that :func:`note_update` has noted."""
-
-    def blank(node: Any) -> Any:
-        if not isinstance(node, Noted):
-            return node
-        return Noted(jax.tree.map(lambda x: jnp.zeros((), x.dtype), node.update))
-
-    return jax.tree.map(blank, opt_state, is_leaf=lambda node: isinstance(node, Noted))
-
-
 def _about(**options: Any) -> Any:
     """A field that is no setting of the method; methods that differ only here are equal."""
     return dataclasses.field(compare=False, kw_only=True, metadata={"setting": False}, **options)
@@ -240,6 +199,10 @@ class Method:
         """The method as plain data, for results and to recognise a run."""
         found = self.settings() | ({"train": dict(self.train)} if self.train else {})
         return found | ({"code": self.code} if self.code else {})
+
+    def structure(self) -> Any:
+        """What of the sweepable settings changes the programs; points that differ are apart."""
+        return None
 
     def init(self, heads: Heads) -> MethodState:
         """The state before the first task."""

@@ -68,7 +68,7 @@ def run_sweep(
     groups: dict[str, list[int]] = {}
     for number, method in enumerate(methods):
         fixed = [(k, v) for k, v in method.described().items() if k not in sweepable]
-        groups.setdefault(repr(fixed), []).append(number)
+        groups.setdefault(repr((fixed, method.structure())), []).append(number)
     for numbers in groups.values():
         check_mesh(own_config(config, methods[numbers[0]]), len(seeds) * len(numbers))
     stream = Stream(store, tasks, config, listener)
@@ -79,6 +79,7 @@ def run_sweep(
         sweep = {
             setting: jnp.asarray([getattr(row, setting) for row in rows], float)
             for setting in sweepable
+            if len({getattr(methods[number], setting) for number in numbers}) > 1
         }
         whole = MethodRun(stream, method, seeds * len(numbers), sweep).learn()
         for position, number in enumerate(numbers):

@@ -3,7 +3,7 @@ rotation, or not at all."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,37 +19,26 @@ from hmcl_jax.continual.method import (
     TaskSpec,
     TrainState,
     adamw,
-    note_update,
 )
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
 from hmcl_jax.projection import (
     SPANS,
-    DefectSystem,
-    defect_system,
     lorentz_defect,
+    rotation_angle,
     shared_rotation,
 )
-from hmcl_jax.protection import Protection, empty_protection, if_protected, protect
-from hmcl_jax.transform import VARIANTS, begin_task, hmcl_project, task_anchor
+from hmcl_jax.protection import protect
+from hmcl_jax.transform import (
+    VARIANTS,
+    HmclProjectState,
+    StepMeasures,
+    begin_task,
+    hmcl_project,
+    task_anchor,
+)
 
 PLACEMENTS = ("pre", "post", "post+anchor")
 CHUNK = 16384  # rows of features per device transfer
-
-
-class KeptSystem(NamedTuple):
-    """What the step metrics need of a protection, decomposed once per task."""
-
-    system: DefectSystem
-
-
-def keep_system() -> optax.GradientTransformation:
-    """Carries the :class:`KeptSystem` of a task; changes no update."""
-
-    def init(heads: Heads) -> KeptSystem:
-        shapes = jax.eval_shape(lambda: defect_system(empty_protection(heads)))
-        return KeptSystem(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
-
-    return optax.GradientTransformation(init, lambda updates, state, heads=None: (updates, state))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,35 +91,47 @@ class Hmcl(Method):
     def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
         return add_moments_of(state, heads)
 
+    def structure(self) -> bool:
+        return self._anchors()
+
+    def _anchors(self) -> bool:
+        """Whether any task is pulled back: an anchor with beta 0 would cost and change nothing.
+
+        In a sweep beta is an array; its points with and without an anchor are apart.
+        """
+        betas = (self.beta, self.beta_retrieval)
+        pulls = any(b is not None and (not isinstance(b, int | float) or b > 0) for b in betas)
+        return self.placement == "post+anchor" and pulls
+
     def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
-        """AdamW's step is noted, and the corrected one: the metrics are about these two."""
-        step = optax.chain(adamw(spec), note_update())
-        project = optax.chain(hmcl_project(self.variant, span=self.span), note_update())
+        project = hmcl_project(self.variant, span=self.span, measure=True)
         if self.placement == "pre":
-            return optax.chain(project, step, keep_system())
-        if self.placement == "post":
-            return optax.chain(step, project, keep_system())
+            return optax.chain(project, adamw(spec))
+        if not self._anchors():
+            return optax.chain(adamw(spec), project)
         # Beta is a part of the state, so that it may differ along the seed axis.
         anchor = optax.inject_hyperparams(task_anchor)(beta=0.0)
-        return optax.chain(step, project, keep_system(), anchor)
+        return optax.chain(adamw(spec), project, anchor)
 
     def begin_task(self, opt_state: Any, state: MethodState, heads: Heads, spec: TaskSpec) -> Any:
         seeds = len(next(iter(heads.values())))
-        if self.placement == "post+anchor":
+        if self._anchors():
             retrieval = spec.kind == "retrieval" and self.beta_retrieval is not None
             given = np.asarray(self.beta_retrieval if retrieval else self.beta)
             beta = jnp.asarray(np.broadcast_to(given, seeds), float)
             anchor = opt_state[-1]._replace(hyperparams={"beta": beta})
             opt_state = (*opt_state[:-1], anchor)
-        if spec.is_first:
-            return _begin_task(opt_state, heads, None)
-        protection = protect(
-            state.shared,
-            heads,
-            variance=self.variance,
-            min_rank=self.min_rank,
-            basis=self.basis,
-            weighting=self.weighting,
+        protection = (
+            None
+            if spec.is_first
+            else protect(
+                state.shared,
+                heads,
+                variance=self.variance,
+                min_rank=self.min_rank,
+                basis=self.basis,
+                weighting=self.weighting,
+            )
         )
         return _begin_task(opt_state, heads, protection)
 
@@ -139,41 +140,45 @@ class Hmcl(Method):
     ) -> dict[str, jax.Array]:
         """The effect of the correction on a step of AdamW, and of the anchor.
 
-        - ``defect_before``, ``defect_after``: root of the Lorentz defect of the step that AdamW
-          alone would take, and of the one that is taken, before anchoring;
-        - ``rotation``: size of the closest shared rotation of AdamW's step, in radians (root of the
-          sum of its squared angles), whether it is taken or not;
-        - ``anchor_distance``, ``step``: Frobenius norms over all heads of the way from the task's
-          start, and of the step that is taken; the latter if every step is measured.
+        - ``defect_before``, ``defect_after``, ``rotation``: as in
+          :class:`hmcl_jax.transform.StepMeasures`, before anchoring;
+        - with an anchor, ``anchor_distance``: Frobenius norm over all heads of the way from the
+          task's start, and ``step``: that of a step before anchoring, if every step is measured.
         """
-        protection = protection_in(after.opt_state)
+        measured = _project_state(after.opt_state).measured
         if self.placement == "pre":
-            project, step, kept = after.opt_state
-            taken = step[1].update
-            candidate, _ = adamw(spec).update(gradient, before.opt_state[1][0], before.heads)
-        else:
-            step, project, kept = after.opt_state[:3]
-            candidate, taken = step[1].update, project[1].update
-        zero = jnp.zeros((), protection.shared_basis.dtype)
-
-        def measured() -> tuple[jax.Array, ...]:
-            steps = (candidate, taken)
-            defects = (lorentz_defect(x, protection, kept.system) for x in steps)
-            turn = shared_rotation(candidate, protection, span=self.span)
-            squared = jnp.sum(turn.inside**2) / 2
-            if turn.outside is not None:
-                squared += jnp.sum(turn.outside**2)
-            return *map(jnp.sqrt, defects), jnp.sqrt(squared)
-
-        found = if_protected(protection, measured, lambda: (zero, zero, zero))
-        metrics = dict(zip(("defect_before", "defect_after", "rotation"), found, strict=True))
-        if self.placement == "post+anchor":
-            anchor = after.opt_state[-1].inner_state.anchor
-            way = jax.tree.map(jnp.subtract, after.heads, anchor)
+            measured = self._measure_step(gradient, before, after, spec)
+        metrics = {"defect_before": measured.defect_before, "defect_after": measured.defect_after}
+        metrics["rotation"] = measured.rotation
+        if self._anchors():
+            beta, start = (
+                after.opt_state[-1].hyperparams["beta"],
+                after.opt_state[-1].inner_state.anchor,
+            )
+            way = jax.tree.map(jnp.subtract, after.heads, start)
             metrics["anchor_distance"] = optax.tree.norm(way)
             if spec.train.step == "epoch":
+                taken = jax.tree.map(
+                    lambda now, then, first: (now - then - beta * (first - then)) / (1 - beta),
+                    after.heads,
+                    before.heads,
+                    start,
+                )
                 metrics["step"] = optax.tree.norm(taken)
         return metrics
+
+    def _measure_step(
+        self, gradient: Heads, before: TrainState, after: TrainState, spec: TaskSpec
+    ) -> StepMeasures:
+        """The measures of a step whose gradient was corrected in front of AdamW."""
+        protection, system = after.opt_state[0].protection, after.opt_state[0].measured.system
+        candidate, _ = adamw(spec).update(gradient, before.opt_state[1], before.heads)
+        taken = jax.tree.map(jnp.subtract, after.heads, before.heads)
+        protects = jnp.any(jnp.stack(list(protection.rank.values())) > 0)
+        defects = (lorentz_defect(step, protection, system) for step in (candidate, taken))
+        defect_before, defect_after = (jnp.where(protects, jnp.sqrt(x), 0) for x in defects)
+        angle = rotation_angle(shared_rotation(candidate, protection, span=self.span))
+        return StepMeasures(defect_before, defect_after, angle, system)
 
     def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
         return add_moments(state, data)
@@ -182,9 +187,9 @@ class Hmcl(Method):
         self, state: MethodState, opt_state: Any, steps: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
         """Protected ranks, and how far the anchor's bound lets the heads be after each epoch."""
-        ranks = protection_in(opt_state).rank
+        ranks = _project_state(opt_state).protection.rank
         metrics: dict[str, Any] = {f"rank_{modality}": rank for modality, rank in ranks.items()}
-        if self.placement == "post+anchor":
+        if self._anchors():
             beta = np.asarray(opt_state[-1].hyperparams["beta"], float)[:, None]
             if (beta > 0).all() and "step" in steps:
                 longest = np.maximum.accumulate(np.asarray(steps["step"], float), axis=1)
@@ -192,20 +197,12 @@ class Hmcl(Method):
         return metrics
 
 
-def protection_in(opt_state: Any) -> Protection:
-    """The protection in the state of an :class:`Hmcl` optimizer."""
-    return optax.tree.get(opt_state, "protection")
+def _project_state(opt_state: Any) -> HmclProjectState:
+    """The state of `hmcl_project` in the state of an :class:`Hmcl` optimizer."""
+    return next(part for part in opt_state if isinstance(part, HmclProjectState))
 
 
-@jax.jit
-def _begin_task(opt_state: Any, heads: Heads, protection: Protection | None) -> Any:
-    opt_state = begin_task(opt_state, heads, protection)
-    if protection is None:
-        return opt_state
-    system = KeptSystem(jax.lax.map(defect_system, protection))
-    return tuple(system if isinstance(part, KeptSystem) else part for part in opt_state)
-
-
+_begin_task = jax.jit(begin_task)
 _end_task, _update_moments = jax.jit(end_task), jax.jit(update_moments)
 
 
