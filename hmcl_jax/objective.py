@@ -14,7 +14,7 @@ logits alone: a class that occurs :math:`n_c` times weighs :math:`n_c` in the su
 The functions take points, that is outputs of heads. Rows that are not `valid` (the padding of a
 last, partial minibatch) have no effect.
 
-The two losses have a gradient written by hand (:mod:`hmcl_jax.contrast`), for reverse mode and
+The two losses have a gradient written by hand (:mod:`hmcl_jax.fused_loss`), for reverse mode and
 where `tau`, `K`, `kappa` and `entailment_weight` are plain numbers; towards traced ones, say a
 learned temperature, they are differentiated by JAX. For forward mode use :func:`pair_terms`, which
 is always the plain form.
@@ -28,7 +28,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks, entailment, lorentz
-from hmcl_jax.contrast import Settings, contrast_loss
+from hmcl_jax.fused_loss import Settings, fused_loss
 
 
 def _valid_rows(valid: ArrayLike | None, rows: int) -> jax.Array:
@@ -188,7 +188,7 @@ def pair_loss(
     general, specific, valid = _checked_pairs(general, specific, valid)
     weights = valid.astype(general.dtype)
     rows = jnp.arange(general.shape[0], dtype=jnp.int32)
-    return contrast_loss(settings, general, specific, rows, weights, weights)
+    return fused_loss(settings, general, specific, rows, weights, weights)
 
 
 def prototype_loss(
@@ -254,7 +254,7 @@ def prototype_loss(
     counts = jnp.zeros(classes, weights.dtype).at[labels].add(weights)
     settings = _fixed(tau, K, kappa, entailment_weight)
     if settings is not None:
-        return contrast_loss(settings, prototypes, specific, labels, counts, weights)
+        return fused_loss(settings, prototypes, specific, labels, counts, weights)
     logits = _logits(prototypes, specific, tau, K)
     towards_specific = _log_sum_exp(logits, weights, axis=1)[labels]
     towards_general = _log_sum_exp(logits, counts, axis=0)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hmcl_jax import contrast, objective
+from hmcl_jax import fused_loss, objective
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 OPTIONS = {"tau": 0.2, "K": 4.0, "kappa": 0.15, "entailment_weight": 0.7}
@@ -62,7 +62,7 @@ def test_entailment_near_the_origin(dtype, radius, K):
 
 @pytest.mark.parametrize("block", [8192, 5], ids=["at once", "blocks"])
 def test_prototypes(dtype, rng, block, monkeypatch):
-    monkeypatch.setattr(contrast, "BLOCK", block)
+    monkeypatch.setattr(fused_loss, "BLOCK", block)
     prototypes, specific = points(rng, 13, dtype), points(rng, 40, dtype)
     labels = jnp.asarray(rng.integers(0, 11, 40), jnp.int32)  # two classes are absent
     valid = np.arange(40) < 33
