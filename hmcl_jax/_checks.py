@@ -12,7 +12,7 @@ PRECISION = jax.lax.Precision.HIGHEST
 
 
 def is_concrete(x: Any) -> bool:
-    """True if the value of `x` can be looked at now, False inside a transformation."""
+    """Whether the value of `x` is known now; inside a transformation of JAX it is not."""
     return not isinstance(x, jax.core.Tracer)
 
 
@@ -28,6 +28,7 @@ def as_points(**named: ArrayLike) -> tuple[jax.Array, ...]:
     for name, value in named.items():
         array = jnp.asarray(value)
         if not jnp.issubdtype(array.dtype, jnp.floating):
+            # Integers are welcome, as in [[1, 0]]; booleans and complex numbers are mistakes.
             if not jnp.issubdtype(array.dtype, jnp.integer):
                 raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
             array = array.astype(jnp.float32)
@@ -40,11 +41,14 @@ def as_points(**named: ArrayLike) -> tuple[jax.Array, ...]:
     return tuple(array.astype(dtype) for array in arrays)
 
 
+def _shapes(named: dict[str, jax.Array]) -> str:
+    return ", ".join(f"{name} {array.shape}" for name, array in named.items())
+
+
 def same_dimension(**named: jax.Array) -> None:
     """Refuses points of different spaces."""
     if len({array.shape[-1] for array in named.values()}) > 1:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
-        raise ValueError(f"The last axes must have one length, got shapes {shapes}.")
+        raise ValueError(f"The last axes must have one length, got shapes {_shapes(named)}.")
 
 
 def broadcastable(**named: jax.Array) -> None:
@@ -53,9 +57,9 @@ def broadcastable(**named: jax.Array) -> None:
     try:
         jnp.broadcast_shapes(*(array.shape for array in named.values()))
     except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
         raise ValueError(
-            f"Rows are compared one by one, so the leading axes must match, got shapes {shapes}."
+            "Rows are compared one by one, so the leading axes must match, "
+            f"got shapes {_shapes(named)}."
         ) from None
 
 
@@ -83,6 +87,7 @@ def number(name: str, value: ArrayLike) -> float | None:
 
 def integer(name: str, value: Any, least: int) -> None:
     """Refuses anything but whole numbers from `least` on."""
+    # In Python, True is an int.
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be a whole number, got {name} = {value!r}.")
     if value < least:

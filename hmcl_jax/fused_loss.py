@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from hmcl_jax import lorentz
 from hmcl_jax._checks import PRECISION
 from hmcl_jax.entailment import angle_parts
-from hmcl_jax.lorentz import dot
+from hmcl_jax.lorentz import dot, excess_root
 
 BLOCK = 8192  # rows of the general side beyond which products are formed in blocks
 FAR_DOWN = -1e30  # the logit of what does not count; -inf would give NaN in differences
@@ -162,10 +162,8 @@ def _excess(settings: Settings, sides: _Sides, products: jax.Array) -> jax.Array
 def _logits(settings: Settings, sides: _Sides, products: jax.Array) -> jax.Array:
     """Logits (1); far down where a row of either side does not count."""
     excess = _excess(settings, sides, products)
-    zero = excess <= 0
-    e = jnp.where(zero, 1, excess)
-    scale = jnp.asarray(settings.K**0.5 / settings.tau, e.dtype)
-    S = jnp.where(zero, 0, -scale * jnp.log1p(e + jnp.sqrt(e * (e + 2))))
+    scale = jnp.asarray(settings.K**0.5 / settings.tau, excess.dtype)
+    S = -scale * jnp.log1p(excess_root(excess))
     counted = (sides.counts > 0)[:, None] & (sides.weights > 0)[None, :]
     return jnp.where(counted, S, FAR_DOWN)
 
