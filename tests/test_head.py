@@ -53,7 +53,7 @@ def test_flax_module_trains_and_its_head_is_found(rng):
     moments = hmcl_jax.update_moments(
         hmcl_jax.init_moments(params, paths), {"image": image, "text": text}
     )
-    protection = hmcl_jax.protect(moments, params, heads=paths)
+    protection = hmcl_jax.protect(moments, heads)
     state = hmcl_jax.begin_task(tx.init(params), params, protection)
 
     def loss(params):
