@@ -37,10 +37,13 @@ def random_problem(rng, dim, ranks, *, time_column=True, samples=40, dtype=np.fl
     return Problem(heads, lifted, delta)
 
 
+def moments_of(problem):
+    return hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+
+
 def protected(problem, **options):
     """The protection of a problem, through the public functions."""
-    moments = hmcl_jax.init_moments(problem.heads)
-    moments = hmcl_jax.update_moments(moments, problem.lifted)
+    moments = moments_of(problem)
     options = {"variance": 1.0, "min_rank": 0, **options}
     return hmcl_jax.protect(moments, problem.heads, **options)
 
