@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from hmcl_jax import lorentz
 from hmcl_jax._checks import PRECISION
 from hmcl_jax.entailment import angle_parts
-from hmcl_jax.lorentz import dot, excess_root
+from hmcl_jax.lorentz import dot
 
 BLOCK = 8192  # rows of the general side beyond which products are formed in blocks
 FAR_DOWN = -1e30  # the logit of what does not count; -inf would give NaN in differences
@@ -162,8 +162,11 @@ def _excess(settings: Settings, sides: _Sides, products: jax.Array) -> jax.Array
 def _logits(settings: Settings, sides: _Sides, products: jax.Array) -> jax.Array:
     """Logits (1); far down where a row of either side does not count."""
     excess = _excess(settings, sides, products)
-    scale = jnp.asarray(settings.K**0.5 / settings.tau, excess.dtype)
-    S = -scale * jnp.log1p(excess_root(excess))
+    # Not lorentz.excess_root: with the scale inside, XLA keeps two matrices of this size, not three.
+    zero = excess <= 0
+    e = jnp.where(zero, 1, excess)
+    scale = jnp.asarray(settings.K**0.5 / settings.tau, e.dtype)
+    S = jnp.where(zero, 0, -scale * jnp.log1p(e + jnp.sqrt(e * (e + 2))))
     counted = (sides.counts > 0)[:, None] & (sides.weights > 0)[None, :]
     return jnp.where(counted, S, FAR_DOWN)
 

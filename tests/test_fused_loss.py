@@ -34,7 +34,7 @@ def points(rng, rows, dtype, dim=12):
 
 
 @pytest.mark.parametrize(
-    "valid_rows", [*(pytest.param(n, marks=pytest.mark.slow) for n in (24, 1)), 17, 0]
+    "valid_rows", [17, *(pytest.param(n, marks=pytest.mark.slow) for n in (24, 1, 0))]
 )
 def test_pairs(dtype, rng, valid_rows):
     general, specific = points(rng, 24, dtype), points(rng, 24, dtype)
@@ -44,8 +44,7 @@ def test_pairs(dtype, rng, valid_rows):
     compare(ours, expected, 3e-5 if dtype == jnp.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("radius", [1.0, 1e-2, 1e-4, 1e-6])
-@pytest.mark.parametrize("K", [0.1, 10.0])
+@pytest.mark.parametrize(("K", "radius"), [(0.1, 1.0), (0.1, 1e-4), (10.0, 1e-2), (10.0, 1e-6)])
 def test_entailment_near_the_origin(dtype, radius, K):
     """What is straight is a matter of the angle, whatever the radius beside sqrt(K)."""
     angles = np.linspace(1.7, 3.13, 24)  # outside the cone, whose half aperture is at most pi / 2
@@ -68,7 +67,7 @@ def test_prototypes(dtype, rng, block, monkeypatch):
     valid = np.arange(40) < 33
 
     def loss(p, s):
-        return objective.prototype_loss(p, s, labels, valid=valid, **OPTIONS)
+        return objective.prototype_loss(p, s, jnp.where(valid, labels, -1), **OPTIONS)
 
     ours = both(loss, prototypes, specific)
     expected = both(lambda p, s: plain(p[labels], s, valid), prototypes, specific)
@@ -109,13 +108,9 @@ def test_entailment_alone(dtype, rng):
     """With hardly any contrast the gradient is that of the cones."""
     options = {**OPTIONS, "tau": 1e6, "entailment_weight": 1.0}
     general, specific = points(rng, 30, dtype), points(rng, 30, dtype)
-    _, ours = both(lambda g, s: objective.pair_loss(g, s, **options), general, specific)
-    _, expected = both(
-        lambda g, s: jnp.mean(objective.pair_terms(g, s, **options)), general, specific
-    )
-    for g, e in zip(ours, expected, strict=True):
-        tolerance = 3e-5 if dtype == jnp.float32 else 1e-12
-        np.testing.assert_allclose(g, e, atol=tolerance * float(jnp.abs(e).max()))
+    ours = both(lambda g, s: objective.pair_loss(g, s, **options), general, specific)
+    terms = both(lambda g, s: jnp.mean(objective.pair_terms(g, s, **options)), general, specific)
+    compare(ours, terms, 3e-5 if dtype == jnp.float32 else 1e-12)
 
 
 def test_learned_numbers_are_differentiated_too(x64, rng):

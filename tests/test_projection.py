@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import (
-    best_rotation_residual,
+    best_rotation_residuals,
     brute_force,
     fitted_outputs,
     protected,
@@ -46,9 +46,9 @@ def random_ranks(rng, dim, modalities):
 @pytest.mark.parametrize("modalities", [1, 2, 3])
 @pytest.mark.parametrize("dim", [3, 5, 8])
 def test_agrees_with_brute_force_of_the_constrained_problem(dim, modalities):
-    # 9 x 16 problems: ranks 0..d mixed, with and without w0.
+    # Ranks 0..d mixed, with and without w0.
     rng = np.random.default_rng(10 * dim + modalities)
-    for k in range(16):
+    for k in range(6 if dim == 8 else 16):
         ranks = random_ranks(rng, dim, modalities)
         problem = random_problem(rng, dim, ranks, time_column=bool(k % 2))
         protection = protected(problem)
@@ -126,18 +126,16 @@ def test_full_rank_reproduces_the_papers_algorithm(rng, dim, modalities):
         np.testing.assert_allclose(step[:, 1:], omega @ inverse[name].T, atol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [[512, 512], [100, 0, 64]])
-def test_float32_at_512_satisfies_the_constraint(rng, ranks):
-    problem = random_problem(rng, 512, ranks, samples=600, dtype=np.float32)
+def test_float32_at_512_satisfies_the_constraint(rng):
+    problem = random_problem(rng, 512, [512, 0, 100], samples=600, dtype=np.float32)
     with jax.enable_x64(False):
         protection = protected(problem)
         assert protection.shared_basis.dtype == jnp.float32
         steps = [closest_admissible(problem.delta, protection, span=span) for span in SPANS]
-    assert best_rotation_residual(problem, problem.delta) > 0.1
-    for step in steps:
-        motion = sum((problem.lifted[m][:, 1:] @ np.asarray(step[m])[:, 1:].T).sum() for m in step)
-        assert abs(motion) > 0
-        assert best_rotation_residual(problem, step) < 1e-5
+    before, *after = best_rotation_residuals(problem, problem.delta, *steps)
+    assert before > 0.1
+    assert max(after) < 1e-5
+    assert all(np.abs(x).max() > 0 for step in steps for x in step.values())
 
 
 def test_protected_points_stay_under_minimal_rotation(dtype, rng):
