@@ -162,7 +162,7 @@ def _excess(settings: Settings, sides: _Sides, products: jax.Array) -> jax.Array
 def _logits(settings: Settings, sides: _Sides, products: jax.Array) -> jax.Array:
     """Logits (1); far down where a row of either side does not count."""
     excess = _excess(settings, sides, products)
-    # Not lorentz.excess_root: with the scale inside, XLA keeps two matrices of this size, not three.
+    # Not lorentz.excess_root: with the scale inside, XLA keeps two matrices of this size, not 3.
     zero = excess <= 0
     e = jnp.where(zero, 1, excess)
     scale = jnp.asarray(settings.K**0.5 / settings.tau, e.dtype)

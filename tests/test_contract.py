@@ -392,21 +392,3 @@ def test_only_our_states_are_touched_whatever_parameters_are_called(rng, variant
     chex.assert_trees_all_equal(begun["protection"].anchor, params)
     after, _ = run(step, begun, params)
     assert_protected(problem, params, after, variant, tolerance=1e-4)
-
-
-def test_learning_still_happens(problem):
-    params = heads_of(problem)
-    target = {m: W + 0.3 for m, W in params.items()}
-
-    def loss(p):
-        return sum(jnp.sum((p[m] - target[m]) ** 2) for m in p)
-
-    for variant in ("mr", "ca", "rotation"):
-        tx = hmcl_jax.hmcl(3e-2, variant, beta=0.0)
-        state = hmcl_jax.begin_task(tx.init(params), params, protected(problem))
-        step = jax.jit(lambda p, s, tx=tx: tx.update(jax.grad(loss)(p), s, p))
-        now = params
-        for _ in range(60):
-            updates, state = step(now, state)
-            now = optax.apply_updates(now, updates)
-        assert loss(now) < 0.8 * loss(params)
