@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
@@ -35,6 +36,10 @@ def random_problem(rng, dim, ranks, *, time_column=True, samples=40, dtype=np.fl
         lifted[name] = lift(x).astype(dtype) if rank else np.zeros((0, dim + 1), dtype)
         delta[name] = rng.normal(size=W.shape).astype(dtype)
     return Problem(heads, lifted, delta)
+
+
+def heads_of(problem):
+    return {m: jnp.array(W) for m, W in problem.heads.items()}
 
 
 def moments_of(problem):

@@ -111,20 +111,6 @@ def test_padding_may_hold_anything(rng):
         assert jnp.isfinite(gradient).all()
 
 
-def test_padded_pairs_have_no_effect(dtype, rng):
-    text, image = rng.normal(size=(2, 12, 6)).astype(dtype)
-    valid = np.arange(12) < 9
-    whole = jax.jit(jax.grad(lambda t, i: pair_loss(t, i, tau=0.1, valid=valid), (0, 1)))
-    part = jax.jit(jax.grad(lambda t, i: pair_loss(t, i, tau=0.1), (0, 1)))
-    for ours, expected in zip(
-        whole(jnp.array(text), jnp.array(image)),
-        part(jnp.array(text[:9]), jnp.array(image[:9])),
-        strict=True,
-    ):
-        np.testing.assert_allclose(ours[:9], expected, rtol=1e-4, atol=1e-6)
-        np.testing.assert_array_equal(ours[9:], 0)
-
-
 def test_traced_numbers_give_the_same_loss(x64, rng):
     prototypes, image, labels = batch(rng, 6, 12, np.float64, dim=4)
     labels = np.minimum(labels, 4)  # class 5 is absent, and by far the nearest to one sample

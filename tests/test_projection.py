@@ -66,26 +66,6 @@ def check_against_brute_force(ours, problem, span, atol=1e-10):
         np.testing.assert_allclose(ours[name][:, 1:], reference[name], atol=atol)
 
 
-def disjoint_images(rng, dim, ranks):
-    """A problem whose modalities have outputs in orthogonal subspaces."""
-    problem = random_problem(rng, dim, ranks, time_column=False)
-    axes, start = np.linalg.qr(rng.normal(size=(dim, dim)))[0], 0
-    for name, rank in zip(problem.heads, ranks, strict=True):
-        x = problem.lifted[name][:, 1:]
-        span = np.linalg.svd(x)[2][:rank]
-        problem.heads[name][:, 1:] = axes[:, start : start + rank] @ span
-        start += rank
-    return problem
-
-
-@every_span
-@pytest.mark.parametrize("ranks", [[1], [2, 3], [2, 0, 3], [1, 1, 1, 1]])
-def test_disjoint_images_too(rng, ranks, span):
-    problem = disjoint_images(rng, 7, ranks)
-    step = closest_admissible(problem.delta, protected(problem), span=span)
-    check_against_brute_force(step, problem, span)
-
-
 def test_the_spans_agree_at_full_rank_and_differ_below(rng):
     for ranks in ([5, 5], [2, 5], [3, 3], [0, 1]):
         problem = random_problem(rng, 5, ranks)
