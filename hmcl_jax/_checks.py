@@ -100,11 +100,13 @@ def instance(name: str, value: Any, kind: type, remedy: str) -> None:
         raise TypeError(f"{name} must be {remedy}, got {type(value).__name__}.")
 
 
-def positive(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
+def positive(name: str, value: ArrayLike, dtype: Any, *, or_zero: bool = False) -> jax.Array:
     """A positive finite scalar in the given dtype; traced values are trusted."""
     known = number(name, value)
-    if known is not None and not (np.isfinite(known) and known > 0):
-        raise ValueError(f"{name} must be positive and finite, got {name} = {value}.")
+    allowed = known is None or (np.isfinite(known) and (known > 0 or (or_zero and known == 0)))
+    if not allowed:
+        least = "at least 0" if or_zero else "positive"
+        raise ValueError(f"{name} must be {least} and finite, got {name} = {value}.")
     return jnp.asarray(value, dtype)
 
 

@@ -59,8 +59,8 @@ def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
         )
     _checks.finite("H", H)
     _checks.finite("rhs", rhs)
-    _refuse_unless_small("H", "symmetric", H, -1)
-    _refuse_unless_small("rhs", "skew-symmetric", rhs, 1)
+    _refuse_unless("symmetric", "H", H, 1)
+    _refuse_unless("skew-symmetric", "rhs", rhs, -1)
     values, axes = jnp.linalg.eigh((H + H.mT) / 2)
     largest = jnp.max(jnp.abs(values), axis=-1, keepdims=True)
     # Eigenvalues are off by about this much, so smaller ones may be 0, or negative by rounding.
@@ -77,10 +77,10 @@ def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
     return matmul(axes, turned, axes.mT)
 
 
-def _refuse_unless_small(name: str, quality: str, matrix: jax.Array, sign: int) -> None:
+def _refuse_unless(quality: str, name: str, matrix: jax.Array, sign: int) -> None:
     if not _checks.is_concrete(matrix):
         return
     values = np.asarray(matrix)
-    worst = np.abs(values + sign * np.swapaxes(values, -1, -2)).max(initial=0)
-    if worst > np.sqrt(np.finfo(values.dtype).eps) * np.abs(values).max(initial=0):
-        raise ValueError(f"{name} must be {quality}, but is off by {worst:.6g}.")
+    off = np.abs(values - sign * np.swapaxes(values, -1, -2)).max(initial=0)
+    if off > np.sqrt(np.finfo(values.dtype).eps) * np.abs(values).max(initial=0):
+        raise ValueError(f"{name} must be {quality}, but is off by {off:.6g}.")

@@ -231,14 +231,9 @@ def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
     """
     for name, moments in (("a", a), ("b", b)):
         _checks.instance(name, moments, FeatureMoments, "what init_moments gives")
-    shapes = {m: x.shape for part in (b, a) for m, x in part.total.items()}
-    for part in (a, b):
-        for modality, x in part.total.items():
-            if x.shape != next(iter(shapes.values())) or x.shape != shapes[modality]:
-                raise ValueError(
-                    f"Moments must all have one shape, but {modality!r} has {x.shape} "
-                    f"beside {next(s for s in shapes.values() if s != x.shape)}."
-                )
+    shapes = [(m, x.shape) for moments in (a, b) for m, x in moments.total.items()]
+    if len({shape for _, shape in shapes}) > 1:
+        raise ValueError(f"Moments must all have one shape, got {shapes}.")
 
     def plus(x: Matrices, y: Matrices) -> Matrices:
         both = {modality: x[modality] + y[modality] for modality in x if modality in y}

@@ -65,24 +65,19 @@ def _mean(values: jax.Array, valid: jax.Array) -> jax.Array:
 
 
 def _weight(entailment_weight: ArrayLike, dtype: Any) -> jax.Array:
-    known = _checks.number("entailment_weight", entailment_weight)
-    if known is not None and not (np.isfinite(known) and known >= 0):
-        raise ValueError(
-            "entailment_weight must be finite and at least 0, "
-            f"got entailment_weight = {entailment_weight}."
-        )
-    return jnp.asarray(entailment_weight, dtype)
+    return _checks.positive("entailment_weight", entailment_weight, dtype, or_zero=True)
 
 
 def _settings(**numbers: ArrayLike) -> Settings | None:
     """The numbers of the objective, checked; None if one of them is traced."""
     known = {name: _checks.number(name, value) for name, value in numbers.items()}
-    if None in known.values():
-        return None  # the functions that use the others check them
+    values = {name: value for name, value in known.items() if value is not None}
+    if len(values) < len(numbers):
+        return None  # the plain form checks the others
     for name in ("tau", "K", "kappa"):
         _checks.positive(name, numbers[name], jnp.float32)
     _weight(numbers["entailment_weight"], jnp.float32)
-    return Settings(**{name: value for name, value in known.items() if value is not None})
+    return Settings(**values)
 
 
 def _checked_pairs(

@@ -84,12 +84,12 @@ def hmcl_project(
     Put it behind the optimizer, so that it corrects the step that is really taken (learning rate,
     moments and weight decay included), or before it to project the raw gradient.
 
-    - ``"mr"``: minimal rotation, protected points stay (paper: HMCL-MR).
-    - ``"ca"``: the closest admissible update, to first order (paper: HMCL-CA).
-    - ``"rotation"``: as ``"ca"``, but the rotation is accumulated over the task and applied as an
-      exact, finite one (by its Cayley transform), so that protected Lorentz products, radii and
-      cones are kept to rounding over any number of steps (if the heads' time columns are 0, as they
-      are by default; else of the least-squares fit). Only behind the optimizer. A
+    - ``"mr"``: minimal rotation, protected points stay (paper: cor:canonical_admissible).
+    - ``"ca"``: the closest admissible update, to first order (paper: cor:closest_admissible).
+    - ``"rotation"``: as ``"ca"``, but the rotation is accumulated over the task and applied as a
+      finite one (by its Cayley transform). Protected Lorentz products, radii and cones are then
+      kept to rounding over any number of steps (if the heads' time columns are 0, as they are by
+      default; else those of the least-squares fit). Only behind the optimizer. A
       :func:`task_anchor` behind it shrinks the rotation instead of mixing matrices;
       :func:`begin_task` reads its beta, which must not change during the task.
 
@@ -121,9 +121,6 @@ def hmcl_project(
       >>> updates, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
       >>> print(updates["image"][0] + 0, updates["text"][0] + 0)
       [ 0.  0. -1. -1.] [ 0. -1. -1. -1.]
-
-    References:
-      The paper's Corollaries "Closest-Admissible Update" and "Minimal-Rotation Update".
     """
     _checks.choice("variant", variant, VARIANTS)
     _checks.choice("span", span, SPANS)
@@ -240,8 +237,9 @@ def task_anchor(
 
     :math:`W_{k+1} = \beta W_0 + (1 - \beta)(W_k + u)`, that is the update
     :math:`(1 - \beta) u + \beta (W_0 - W_k)` (paper: eq:optimizer_consistent_anchored_update). With
-    updates no longer than u, no task moves further than :math:`u (1 - \beta) / \beta`. It must be
-    the last transformation of a chain and needs the parameters in ``update``.
+    updates no longer than u, no task moves further than :math:`u (1 - \beta) / \beta` (paper:
+    thm:optimizer_consistent_closest_update). It must be the last transformation of a chain and
+    needs the parameters in ``update``.
 
     Args:
       beta: pullback coefficient in [0, 1).
@@ -257,10 +255,6 @@ def task_anchor(
       >>> updates, state = tx.update(jnp.ones(2), state, jnp.full(2, 3.0))   # (0 + 3 + 1) / 2 - 3
       >>> print(updates)
       [-1. -1.]
-
-    References:
-      The paper's Theorem "Anchored Admissibility and Bounded Accumulation"
-      (thm:optimizer_consistent_closest_update).
     """
     _checks.fraction("beta", beta, low_open=False, high_open=True)
 
