@@ -41,26 +41,11 @@ def as_points(**named: ArrayLike) -> tuple[jax.Array, ...]:
     return tuple(array.astype(dtype) for array in arrays)
 
 
-def _shapes(named: dict[str, jax.Array]) -> str:
-    return ", ".join(f"{name} {array.shape}" for name, array in named.items())
-
-
 def same_dimension(**named: jax.Array) -> None:
     """Refuses points of different spaces."""
     if len({array.shape[-1] for array in named.values()}) > 1:
-        raise ValueError(f"The last axes must have one length, got shapes {_shapes(named)}.")
-
-
-def broadcastable(**named: jax.Array) -> None:
-    """Refuses row-wise arguments whose leading axes do not match."""
-    same_dimension(**named)
-    try:
-        jnp.broadcast_shapes(*(array.shape for array in named.values()))
-    except ValueError:
-        raise ValueError(
-            "Rows are compared one by one, so the leading axes must match, "
-            f"got shapes {_shapes(named)}."
-        ) from None
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+        raise ValueError(f"The last axes must have one length, got shapes {shapes}.")
 
 
 def matrices(**named: jax.Array) -> None:

@@ -91,7 +91,7 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array
       [0. 3.1416 0. ]
     """
     x, y = _checks.as_points(x=x, y=y)
-    _checks.broadcastable(x=x, y=y)
+    _checks.same_dimension(x=x, y=y)
     K = _checks.positive("K", K, x.dtype)
     x, y = jnp.broadcast_arrays(x, y)
     return angle_parts(x, y, K).angle

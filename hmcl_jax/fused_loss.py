@@ -60,18 +60,11 @@ def fused_loss(
     counts: jax.Array,
     weights: jax.Array,
 ) -> jax.Array:
-    """Contrastive and entailment loss, the mean over the specific side. Differentiable in reverse.
+    """Contrastive and entailment loss, the mean over the specific side; for reverse mode only.
 
-    Args:
-      settings: numbers of the objective.
-      general: points of the general side, ``(C, d)``.
-      specific: points of the specific side, ``(B, d)``, finite.
-      labels: rows of the general side, ``(B,)``, each in ``[0, C)``.
-      counts: number of samples of each row of the general side, ``(C,)``.
-      weights: 1 for rows of the specific side that count, else 0, ``(B,)``.
-
-    Returns:
-      A scalar.
+    Row i of `specific`, ``(B, d)``, belongs to row ``labels[i]`` of `general`, ``(C, d)``. A row of
+    `general` counts ``counts[c]`` times, a row of `specific` once or not at all: `weights` 1 or 0.
+    All points must be finite, also of rows that do not count.
     """
     return _value_and_gradient(settings, False, general, specific, labels, counts, weights)[0]
 

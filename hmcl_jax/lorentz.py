@@ -144,7 +144,7 @@ def _half_chord_jvp(
 def half_chord(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> tuple[jax.Array, jax.Array]:
     """Row-wise sinh^2(d / (2 sqrt K)) and K as an array of its dtype; smooth everywhere."""
     x, y = _checks.as_points(x=x, y=y)
-    _checks.broadcastable(x=x, y=y)
+    _checks.same_dimension(x=x, y=y)
     K = _checks.positive("K", K, x.dtype)
     x, y = jnp.broadcast_arrays(x, y)
     return _half_chord(x, y, K), K

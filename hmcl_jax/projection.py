@@ -26,10 +26,8 @@ are allowed (docs/method.md says what follows from it):
   motion above gains :math:`(I - Q Q^\top) N`.
 
 In both forms every coefficient is bounded by 1: a step costs products of width q, solves nothing
-and is as well conditioned as MR, however small the smallest singular value.
-
-MR and CA hold to first order in the step. :class:`Rotation` holds Omega by its factors A and G, and
-:func:`rotate` applies its Cayley transform, an exact rotation, however large Omega has become.
+and is as well conditioned as MR, however small the smallest singular value. MR and CA hold to first
+order in the step; :func:`rotate` applies the Cayley transform of Omega, an exact rotation.
 """
 
 from collections.abc import Mapping

@@ -194,21 +194,16 @@ def protect(
             raise ValueError(
                 f"max_rank must be at least min_rank = {min_rank}, got max_rank = {max_rank}."
             )
+    if heads.keys() != moments.total.keys():
+        raise ValueError(
+            f"moments must hold the modalities of the heads, {sorted(heads)}, got "
+            f"{sorted(moments.total)}; for a new head merge init_moments of it in first."
+        )
     for modality, W in heads.items():
-        if modality not in moments.total:
-            raise ValueError(
-                f"Head {modality!r} has no entry in moments, which holds {sorted(moments.total)}; "
-                "for a new head merge init_moments of it in first."
-            )
         if moments.total[modality].shape[-1] != W.shape[-1]:
             raise ValueError(
                 f"Head {modality!r} of shape {tuple(W.shape)} does not fit its moments of shape "
                 f"{moments.total[modality].shape}."
-            )
-    for modality in moments.total:
-        if modality not in heads:
-            raise ValueError(
-                f"moments hold {modality!r}, but params has no such head: it has {sorted(heads)}."
             )
     first = next(iter(heads.values()))
     if jnp.ndim(variance) and jnp.shape(variance) != first.shape[:-2]:
