@@ -160,11 +160,3 @@ def test_nan_is_not_hidden(name):
 def test_half_precision_is_computed_in_float32():
     x = jnp.ones((2, 4), jnp.bfloat16)
     assert jax.eval_shape(lorentz.distance, x, x).dtype == jnp.float32
-
-
-def test_works_under_vmap_and_without_compiling(rng):
-    x, y = np.float32(rng.normal(size=(2, 6, 4)))
-    expected = distance(x, y, 3.0)
-    np.testing.assert_allclose(lorentz.distance(x, y, 3.0), expected, rtol=1e-6)
-    one_by_one = jax.jit(jax.vmap(lorentz.distance, (0, 0, None)))
-    np.testing.assert_allclose(one_by_one(x, y, 3.0), expected, rtol=1e-6)
