@@ -9,7 +9,7 @@ to the letter, by one dense Lyapunov solve of size d per step: by SciPy (Schur),
 eigenvectors of H in JAX. A protection of rank 0 is compared with an update that only holds the time
 column. Sides take turns; medians of single calls are given.
 
-Ranks below 32 are padded to width 32. q is the width of the shared basis, M times the width. A step
+Ranks below 16 are padded to width 16. q is the width of the shared basis, M times the width. A step
 itself has M d (d + 1) entries, and every product with it takes d^2 q operations; inside the shared
 basis there are products of d q^2. So exponents are fitted over d q, over d and q apart, and over
 the number of operations of CA, 4 d^2 q + 10 d q^2.
