@@ -19,7 +19,7 @@ from problems import (
 )
 
 import hmcl_jax
-from hmcl_jax.projection import SPANS
+from hmcl_jax.projection import SPANS, rotation_angle
 
 # Compiled, because each of the many shapes would otherwise compile operation by operation.
 closest_admissible = jax.jit(hmcl_jax.closest_admissible, static_argnames=("span", "hold_time"))
@@ -316,7 +316,10 @@ def test_cayley_rotation_is_exact_and_shared(rng, span):
 def test_rotation_satisfies_its_lyapunov_equation(rng, span):
     problem = random_problem(rng, 7, [2, 4])
     protection = protected(problem)
-    omega = hmcl_jax.generator(shared_rotation(problem.delta, protection, span=span), protection)
+    rotation = shared_rotation(problem.delta, protection, span=span)
+    omega = hmcl_jax.generator(rotation, protection)
+    angles = jnp.linalg.eigvals(omega).imag  # in pairs of one size
+    np.testing.assert_allclose(rotation_angle(rotation), jnp.sqrt((angles**2).sum() / 2), rtol=1e-9)
     U = hmcl_jax.basis_image(protection)
     H = sum(u @ u.T for u in U.values())
     F = sum(problem.delta[m][:, 1:] @ protection.basis[m] @ U[m].T for m in U)
