@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual import RunError
 from hmcl_jax.continual.run_directory import open_run
 
 IDENTITY = {

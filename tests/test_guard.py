@@ -21,7 +21,7 @@ from hmcl_jax.continual import (
     run_stream,
 )
 from hmcl_jax.continual.guard import GuardState, halt_on_nonfinite
-from hmcl_jax.continual.health import Stopped, Vitals, clean_state, find_stopped, load_stopped
+from hmcl_jax.continual.health import Stopped, clean_state, find_stopped, load_stopped
 from hmcl_jax.continual.run_directory import read_step
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results
@@ -229,7 +229,7 @@ def report(losses=FINE, first=-1, gradient=(), update=(), head=1.0, config=CONFI
     )
     heads = {m: np.full((1, 2, 3), head, np.float32) for m in names}
     about = ((9,), "cars", ("text", "image"), config)
-    return [str(one) for one in find_stopped(Vitals(seen, np.array([losses]), heads), *about)]
+    return [str(one) for one in find_stopped(seen, np.array([losses]), heads, *about)]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from run_directories import (
 )
 
 import hmcl_jax
-from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual import RunError
 from hmcl_jax.continual.run_directory import DamagedStep, open_run, read_record
 
 # Of a reading that fails, Orbax leaves coroutines behind.
@@ -235,7 +235,7 @@ import resource, sys
 import numpy as np
 import hmcl_jax.continual
 assert "orbax.checkpoint" not in sys.modules  # importing it takes a second
-from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual import RunError
 from run_directories import assert_same, begun, newest, resumed
 
 small = {f"W{i}": np.ones((64, 64)) for i in range(30)}

@@ -25,23 +25,14 @@ DEFAULT_METHODS = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation")
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What ``hmcl run`` is asked to do.
+    """The work of ``hmcl run``."""
 
-    Attributes:
-      stream: ``"pocket"``, or the path of a store.
-      methods: names, in the order of the tables in the file.
-      settings: of the methods, by name.
-      seeds: all trained side by side.
-      order: name of an order in the store, or the path of a file with one task per line.
-      train: settings that all methods share.
-    """
-
-    stream: str = "pocket"
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    seeds: tuple[int, ...] = SEEDS
-    order: str = "canonical"
-    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    stream: str  # "pocket", or the path of a store
+    methods: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Any]]  # of the methods, by name
+    seeds: tuple[int, ...]
+    order: str  # a name in the store, or the path of a file with one task per line
+    train: TrainConfig  # settings that all methods share
 
 
 def read_experiment(
@@ -54,30 +45,10 @@ def read_experiment(
 ) -> Experiment:
     """An experiment from a TOML file, single settings and arguments, the last ones on top.
 
-    The file may hold ``stream``, ``seeds``, ``order``, a table ``[train]`` and tables
-    ``[methods.NAME]`` with the method's settings (and ``method``, if NAME is not one itself).
-    Tables ``[variants.NAME]`` hold the same once more, for what differs with one stream or
-    backbone: those of the variant lie on top of the file. ``[paper]`` is for
-    experiments/reproduce.py and is not looked at here.
-
-    Args:
-      path: of the file; without it everything has its default.
-      overrides: like ``"train.batch=256"`` or ``"methods.hmcl_mr.beta=0.1"``.
-      methods: names, instead of all tables of the file.
-      variant: name of one of the file's variants. Default: the one named like the stream, if any.
-      **replaced: ``stream``, ``seeds`` or ``order``, None for no change.
-
-    Returns:
-      The experiment.
-
-    Raises:
-      ConfigError: naming the key, the value and what is allowed.
-
-    Example:
-      >>> from hmcl_jax.continual.experiment import read_experiment
-      >>> experiment = read_experiment(overrides=["methods.hmcl_mr.beta=0.1"], methods=["hmcl_mr"])
-      >>> print(experiment.methods, experiment.settings)
-      ('hmcl_mr',) {'hmcl_mr': {'beta': 0.1}}
+    The file may hold ``stream``, ``seeds``, ``order``, a table ``[train]``, tables
+    ``[methods.NAME]`` with the method's settings (and ``method``, if NAME is not one itself) and
+    tables ``[variants.NAME]`` with the same again for one stream or backbone. ``[paper]`` is for
+    experiments/reproduce.py and ignored.
     """
     table: dict[str, Any] = {} if path is None else read_toml(path)
     table = apply_variant(table, variant, replaced.get("stream"))
@@ -109,16 +80,7 @@ def read_experiment(
 def apply_variant(
     table: Mapping[str, Any], variant: str | None = None, stream: str | None = None
 ) -> dict[str, Any]:
-    """The tables of a file with those of one variant on top, and without ``variants``.
-
-    Without the variant's name, it is the one named like the stream, if there is one.
-
-    Example:
-      >>> from hmcl_jax.continual.experiment import apply_variant
-      >>> table = {"order": "seq2", "variants": {"small": {"train": {"batch": 64}}}}
-      >>> apply_variant(table, "small")
-      {'order': 'seq2', 'train': {'batch': 64}}
-    """
+    """The tables of a file with those of one variant on top, by default the stream's."""
     base = {key: value for key, value in table.items() if key != "variants"}
     variants = _tables("variants", table.get("variants", {}))
     if variant is None:
@@ -152,7 +114,6 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Refuses seeds that are none, occur twice or are negative."""
     if isinstance(seeds, str) or not isinstance(seeds, Sequence):
         raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
     for seed in seeds:
