@@ -11,7 +11,6 @@ import pytest
 import hmcl_jax
 from hmcl_jax.continual import Carried, Setting, TrainConfig, learn_task, make_method, run_stream
 from hmcl_jax.continual.config import Schedule
-from hmcl_jax.continual.methods.hmcl import protection_in
 from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=3, dimension=12, seed=3)
@@ -32,7 +31,7 @@ def second_task(settings, config=ONE):
 
 
 def protection_of(carried):
-    return protection_in(carried.opt_state)
+    return optax.tree.get(carried.opt_state, "protection")
 
 
 def one(tree, seed):
