@@ -53,18 +53,12 @@ def test_a_method_of_a_file_runs_like_any_other(tmp_path):
     [
         ("x = 1", "must have METHODS = {name: Entry"),
         ("METHODS = {'a b': 1}", "letters, digits"),
-        (
-            "METHODS = {'mine': 1}",
-            r"METHODS\['mine'\] must be an Entry of a Method, got one of int",
-        ),
+        ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry of a Method, got 1"),
         ("1 / 0", "mine.py failed: ZeroDivisionError"),
-        ("def", "mine.py failed: SyntaxError"),
         ("import sys; sys.exit()", "mine.py failed: SystemExit"),
-        (FILE.replace("Still(share=0.0)", "None"), "of a Method, got one of NoneType"),
-        (FILE.replace("Still(share=0.0)", "Still"), "of a Method, got one of type"),
+        (FILE.replace("Still(share=0.0)", "Still"), "must be an Entry of a Method"),
         (FILE.replace('"still"', '"EWC"'), "'EWC' is a method already"),
         (FILE.replace("share=0.0", "share=2.0"), "still cannot be made: .*share is too large"),
-        (FILE.replace("share=0.0", "share=float('nan')"), "only what JSON has: ValueError"),
         (FILE.replace("share=0.0", "share=frozenset()"), "only what JSON has: TypeError"),
     ],
 )
@@ -86,9 +80,7 @@ def test_a_gradient_of_another_shape_is_refused(tmp_path):
         run_stream(store, ["still"], [0], TrainConfig(batch=16))
 
 
-def test_the_users_own_code_is_named_or_left_alone(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        load_methods(write(tmp_path, "raise KeyboardInterrupt"))
+def test_settings_of_a_users_method_are_checked(tmp_path):
     load_methods(write(tmp_path, FILE))
     with pytest.raises(ConfigError, match=r"methods\.still: .*share is too large"):
         make_method("still", {"share": 2.0})

@@ -7,10 +7,11 @@ from hmcl_jax.continual import METHODS, ConfigError, Schedule, TrainConfig, run_
 from hmcl_jax.data.synthetic import synthetic_stream
 
 FAST = TrainConfig(classification=Schedule(3, 0.02), retrieval=Schedule(2, 0.02), batch=32)
+PROTECTING = [{"variance": 0.5, "beta": 0.3}, {"variance": 0.95, "beta": 0.0}]
 POINTS = {
-    "hmcl_mr": [{"variance": 0.5, "beta": 0.3}, {"variance": 0.95, "beta": 0.0}],
-    "hmcl_ca": [{"variance": 0.5, "beta": 0.3}, {"variance": 0.95, "beta": 0.0}],
-    "hmcl_rotation": [{"variance": 0.5, "beta": 0.3}, {"variance": 0.95, "beta": 0.0}],
+    "hmcl_mr": PROTECTING,
+    "hmcl_ca": PROTECTING,
+    "hmcl_rotation": PROTECTING,
     "ewc": [{"coefficient": 0.0}, {"coefficient": 10.0}],
     "gem": [{"margin": 0.0}, {"margin": 4.0, "eps": 0.1}],
     "cflat": [{"power": 0.0}, {"power": 9.0, "rho": 0.02, "coefficient": 2.0}],
@@ -18,7 +19,6 @@ POINTS = {
     "derpp": [{"alpha": 0.0}, {"alpha": 90.0, "beta": 3.0}],
     "nullspace": [{"variance": 0.6, "min_rank": 1}, {"variance": 0.999, "min_rank": 1}],
 }
-ALWAYS = ("hmcl_rotation",)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_every_method_with_knobs_is_swept_here():
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in ALWAYS)) for m in POINTS]
+    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m != "hmcl_rotation")) for m in POINTS]
 )
 def test_points_are_single_runs(stream, method):
     points = POINTS[method]

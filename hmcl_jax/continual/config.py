@@ -144,11 +144,17 @@ class TrainConfig:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text("utf8"))
+        return _parse(Path(path).read_text("utf8"))
     except OSError as error:
         raise ConfigError(f"config = {str(path)!r} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"config = {str(path)!r} is not TOML: {error}.") from error
+
+
+def _parse(text: str) -> dict[str, Any]:
+    table = tomllib.loads(text)
+    repr(table)  # raises ValueError if a number has too many digits for messages
+    return table
 
 
 def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") -> ConfigT:
@@ -196,7 +202,7 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not all(parts):
         raise ConfigError(f"A setting is written section.key=value, got {text!r}.")
     try:
-        found = tomllib.loads(f"value = {value}")["value"]
+        found = _parse(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         found = value.strip()
     except (ValueError, RecursionError) as error:

@@ -41,7 +41,6 @@ from hmcl_jax.continual.programs import Programs
 from hmcl_jax.continual.run_directory import RunDirectory, open_run
 from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.store import Store
-from hmcl_jax.evaluation import is_complete
 
 CHECKPOINT_SCHEMA = 3
 LAYOUT = ("seed_axis", "device_memory", "mesh")  # how seeds are laid out and fed
@@ -238,8 +237,6 @@ class MethodRun:
                 directory.save(index + 1, self._saved(index + 1), record)
             means = self._means(record)
             tell(Event("scores", name, task, index + 1, len(tasks), self.scores.copy(), means))
-        if not self.setting.sweep and not np.all(is_complete(self.scores[~self.stopped])):
-            raise FloatingPointError(f"{name} gave scores that are not finite.")
         tell(Event("done", name, "", len(tasks), len(tasks), self.scores.copy()))
         return StreamResult(
             method=name,
