@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hmcl_jax.continual import METHODS, ConfigError, Schedule, TrainConfig, make_method, run_stream
-from hmcl_jax.continual.config import from_mapping, merge, parse_override
+from hmcl_jax.continual.config import from_mapping
 from hmcl_jax.continual.experiment import SEEDS, apply_variant, read_experiment, read_order
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.synthetic import synthetic_stream
@@ -53,8 +53,8 @@ def test_a_file_sets_everything(tmp_path):
     assert found.train.classification == TrainConfig().classification
     assert found.methods == ("hmcl_mr", "early")
     assert make_method("early", found.settings["early"]).placement == "pre"
-    assert read_experiment(path, methods=["vanilla"], order="seq3").methods == ("vanilla",)
-    assert read_experiment(path, methods=["vanilla"], order="seq3").order == "seq3"
+    other = read_experiment(path, methods=["vanilla"], order="seq3")
+    assert (other.methods, other.order) == (("vanilla",), "seq3")
 
 
 def test_a_variant_lies_on_top_of_its_file(tmp_path):
@@ -93,20 +93,18 @@ def test_defaults_are_the_papers():
         ("train.classification.epochs=0", "train.classification: epochs must be"),
         ("train.classification.learning_rate=nan", "learning_rate must be positive and finite"),
         ("train.weight_decay=-1", "weight_decay must be finite and at least 0"),
-        ("train.on_bad=ignore", "on_bad must be one of stop, skip"),
         ("train.spike=1", "spike must be finite and above 1, got spike = 1"),
         ("train=3", "train must be a table, got 3"),
         ("methods.hmcl_mr.beta=1", "methods.hmcl_mr: beta must be in [0, 1), got beta = 1.0"),
         ("methods.hmcl_mr.variance=0", "variance must be in (0, 1], got variance = 0"),
-        ("methods.hmcl_mr.gamma=0", "methods.hmcl_mr.gamma is not a setting; known are basis"),
         ("methods.hmcl_rotation.placement=pre", "placement must not be 'pre'"),
         ("methods.mine.beta=0", "[methods.mine] with method = one of them; got 'mine'"),
         ("methods.vanilla.beta=1", "methods.vanilla.beta is not a setting; there are none"),
         ("methods.hmcl_mr=3", "methods must be tables by name, got"),
         ("seed=3", "seed is not a setting; known are stream, seeds"),
-        ("seeds=3", "seeds must be a list of whole numbers, got 3"),
-        ("seeds=[1, 1]", "seeds must be at least one, each once, got [1, 1]"),
-        ("seeds=[-1]", "seeds must be whole numbers of at least 0, got -1"),
+        ("seeds=3", "seeds must be different whole numbers of at least 0, got 3"),
+        ("seeds=[1, 1]", "seeds must be different whole numbers of at least 0, got [1, 1]"),
+        ("seeds=[-1]", "seeds must be different whole numbers of at least 0, got [-1]"),
         ("order=3", "order must be a name or a path, got 3"),
         ("train.batch", "A setting is written section.key=value, got 'train.batch'"),
     ],
@@ -128,15 +126,12 @@ def test_unknown_methods_are_named():
         read_experiment(overrides=twice, methods=["vanilla", "Vanilla"])
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [(None, "cannot be read: No such file"), (b"batch = = 3", "not TOML")],
-)
-def test_files_that_cannot_be_read(tmp_path, data, said):
+def test_files_that_cannot_be_read(tmp_path):
     path = tmp_path / "experiment.toml"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_experiment(path)
+    path.write_text("batch = = 3")
+    with pytest.raises(ConfigError, match="not TOML"):
         read_experiment(path)
 
 
@@ -146,13 +141,6 @@ def test_orders_are_names_or_files(tmp_path):
     assert read_order("canonical", ["canonical"]) == "canonical"
     with pytest.raises(ConfigError, match=r"order must be one of canonical, or a file"):
         read_order("seq9", ["canonical"])
-
-
-def test_tables_are_merged_by_key():
-    base = {"train": {"batch": 1, "step": "epoch"}, "seeds": [1]}
-    over = merge(base, parse_override("train.batch=2"))
-    assert over == {"train": {"batch": 2, "step": "epoch"}, "seeds": [1]}
-    assert base["train"]["batch"] == 1
 
 
 def test_whole_numbers_are_numbers_but_words_are_not():

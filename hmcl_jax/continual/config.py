@@ -128,14 +128,13 @@ class TrainConfig:
         shape = mesh_shape(self.mesh)
         if shape[1] > 1 and self.step == "minibatch":
             raise ConfigError(
-                "A step of one minibatch cannot be shared among devices, got mesh = "
-                f"{self.mesh!r} with step = 'minibatch'; use mesh = '{shape[0]}x1', or "
-                "step = 'epoch'."
+                f"Devices cannot share a step of one minibatch, got mesh = {self.mesh!r} with "
+                f"step = 'minibatch'; use mesh = '{shape[0]}x1', or step = 'epoch'."
             )
         if shape != (1, 1) and self.seed_axis == "loop":
             raise ConfigError(
-                "seed_axis = 'loop' runs one program per seed, on one device, got mesh = "
-                f"{self.mesh!r}; use seed_axis = 'map' or 'vmap', or mesh = '1x1'."
+                f"seed_axis = 'loop' uses one device, got mesh = {self.mesh!r}; "
+                "use seed_axis = 'map' or 'vmap', or mesh = '1x1'."
             )
 
     def schedule(self, kind: str) -> Schedule:

@@ -114,13 +114,12 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(seeds, str) or not isinstance(seeds, Sequence):
-        raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
-    for seed in seeds:
-        if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-            raise ConfigError(f"seeds must be whole numbers of at least 0, got {seed!r}.")
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds must be at least one, each once, got {list(seeds)}.")
+    whole = isinstance(seeds, Sequence) and all(
+        isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        for seed in seeds
+    )
+    if not whole or not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds must be different whole numbers of at least 0, got {seeds!r}.")
     return tuple(int(seed) for seed in seeds)
 
 
@@ -128,14 +127,9 @@ def check_methods(
     methods: Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]]
 ) -> list[Method]:
     """The methods, each once, with settings in range."""
-    if isinstance(methods, str):
-        raise ConfigError(f"methods must be a list of names, got the string {methods!r}.")
     # Also of methods that are not used, because their names or settings may be mistyped.
     made = {name: make_method(name, table) for name, table in _tables("settings", settings).items()}
-    found = [
-        each if isinstance(each, Method) else made.get(each) or make_method(each)
-        for each in methods
-    ]
+    found = [m if isinstance(m, Method) else made.get(m) or make_method(m) for m in methods]
     for method in found:
         check_name(method.name)
         method.check()
@@ -154,10 +148,10 @@ def check_order(store: Store, order: str | Sequence[str]) -> list[Task]:
                 f"order must be one of {known}, or a list of tasks, got order = {order!r}."
             )
         order = store.orders[order]
-    names = [task.name for task in store]
-    for name in order:
-        if name not in names:
-            raise ConfigError(f"order names the task {name!r}; {store.name} has {names}.")
-    if not order or len(set(order)) != len(order):
-        raise ConfigError(f"order must name at least one task, each once, got {list(order)}.")
-    return [store[name] for name in order]
+    tasks = {task.name: task for task in store}
+    if not order or len(set(order)) != len(order) or not tasks.keys() >= set(order):
+        raise ConfigError(
+            f"order must name tasks of {store.name} ({', '.join(tasks)}), each once, "
+            f"got {list(order)}."
+        )
+    return [tasks[name] for name in order]

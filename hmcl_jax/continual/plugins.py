@@ -1,11 +1,8 @@
 """Methods that are not in the package: a Python file of the user's, or an installed package.
 
-Either offers a mapping ``METHODS`` from names to :class:`hmcl_jax.continual.methods.Entry`; see
-docs/extend.md. Loading executes the file, as ``python FILE.py`` would. A package names its mapping
-in an entry point of the group ``hmcl_jax.methods``::
-
-    [project.entry-points."hmcl_jax.methods"]
-    halved = "my_package.halved:METHODS"
+Either offers a mapping ``METHODS`` from names to :class:`hmcl_jax.continual.methods.Entry`, a
+package by an entry point of the group ``hmcl_jax.methods``; see docs/extend.md. Loading executes
+the file, as ``python FILE.py`` would.
 """
 
 import dataclasses

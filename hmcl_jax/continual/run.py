@@ -66,32 +66,21 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class StreamResult:
-    """What a method did on a stream; tasks are in the order of the stream.
-
-    Attributes:
-      scores: R, ``(seeds, T, T)``: score on task i after task t; NaN if it was not seen yet.
-      details: all measures, ``details[t][i][measure]`` a list over seeds.
-      losses: mean minibatch loss, ``losses[t]`` of shape ``(seeds, epochs)``.
-      seconds: per task, for learning and for evaluating.
-      logs: ``logs[t][figure]`` of the method: over seeds, numbers or lists over epochs.
-      heads: at the end, with a seed axis.
-      programs: compiled for learning; those that methods share count for the first of them.
-      stopped: seeds that were stopped; from that task on their scores are NaN, and their heads are
-        those of the task before.
-    """
+    """What a method did on a stream; tasks are in the order of the stream."""
 
     method: str
     settings: Mapping[str, Any]
     tasks: tuple[str, ...]
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
-    scores: np.ndarray
-    details: list[list[dict[str, list[float]]]]
-    losses: list[list[list[float]]]
-    seconds: list[dict[str, float]]
-    logs: list[dict[str, list[float]]]
-    heads: Heads
-    programs: int
+    scores: np.ndarray  # R, (seeds, T, T): on task i after task t; NaN if i was not seen yet
+    details: list[list[dict[str, list[float]]]]  # all measures, details[t][i][measure][seed]
+    losses: list[list[list[float]]]  # means over minibatches, losses[t][seed][epoch]
+    seconds: list[dict[str, float]]  # per task, for learning and for evaluating
+    logs: list[dict[str, list[float]]]  # of the method, logs[t][figure][seed], or [seed][epoch]
+    heads: Heads  # at the end, with a seed axis
+    programs: int  # compiled for learning; those that methods share count for the first of them
+    # Seeds that were stopped: their scores are NaN from then on, their heads of the task before.
     stopped: tuple[Stopped, ...] = ()
 
 
@@ -113,7 +102,7 @@ def run_stream(
     out: str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> dict[str, StreamResult]:
-    """Learns a stream with every method.
+    """Learns a stream with every method. All arguments are checked before anything is trained.
 
     Args:
       store: the stream.
@@ -127,7 +116,7 @@ def run_stream(
         ``listener``, called with every :class:`Event`.
 
     Returns:
-      Results by method name. Errors in the arguments are raised before anything is trained.
+      Results by method name.
 
     Example:
       >>> from hmcl_jax.continual import TrainConfig, run_stream
@@ -137,10 +126,7 @@ def run_stream(
       >>> results["vanilla"].scores.shape
       (2, 2, 2)
     """
-    if unknown := options.keys() - RunOptions.__annotations__.keys():
-        raise TypeError(f"run_stream has no parameter {min(unknown)!r}.")
-    resume, order = options.get("resume", False), options.get("order", "canonical")
-    stream = Stream(store, order, seeds, config or TrainConfig(), options.get("listener"))
+    stream, resume = Stream(store, seeds, config, options), options.get("resume", False)
     chosen = check_methods(methods, settings or {})
     for method in chosen:
         check_mesh(own_config(stream.config, method), len(stream.seeds))
@@ -162,19 +148,18 @@ class Stream:
     """The parts that the runs of all methods on one stream share, checked before training."""
 
     def __init__(
-        self,
-        store: Store,
-        order: str | Sequence[str],
-        seeds: Sequence[int],
-        config: TrainConfig,
-        listener: Listener | None,
+        self, store: Store, seeds: Sequence[int], config: TrainConfig | None, options: RunOptions
     ) -> None:
-        if not isinstance(config, TrainConfig):
+        if unknown := options.keys() - RunOptions.__annotations__.keys():
+            raise TypeError(f"run_stream has no parameter {min(unknown)!r}.")
+        self.store, self.config = store, config or TrainConfig()
+        if not isinstance(self.config, TrainConfig):
             raise ConfigError(f"config must be a TrainConfig, got {config!r}.")
-        self.store, self.config = store, config
-        self.seeds, self.tasks = check_seeds(seeds), check_order(store, order)
+        self.seeds = check_seeds(seeds)
+        self.tasks = check_order(store, options.get("order", "canonical"))
         store.validate()
-        self.evaluator = Evaluator(store.K, config.device_memory)
+        listener = options.get("listener")
+        self.evaluator = Evaluator(store.K, self.config.device_memory)
         self.tell = listener if listener and is_first() else lambda event: None
         # Methods may have their own settings; only those of the layout make other programs.
         self.programs = functools.cache(

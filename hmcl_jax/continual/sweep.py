@@ -52,7 +52,7 @@ def run_sweep(
       >>> print(tight.settings["beta"], tight.scores.shape)
       0.5 (1, 2, 2)
     """
-    stream = Stream(store, order, seeds, config or TrainConfig(), listener)
+    stream = Stream(store, seeds, config, {"order": order, "listener": listener})
     seeds = stream.seeds
     if not points:
         raise ConfigError("points must be at least one, got none.")
