@@ -111,17 +111,8 @@ def replace_motion(
     protection: Protection,
     hold_time: bool,
 ) -> Matrices:
-    """Candidates whose protected motion is another one: ``delta_s + change V^T`` by modality.
-
-    Args:
-      delta: candidates.
-      change: wanted motion minus :func:`protected_motion`.
-      protection: the protected system.
-      hold_time: whether the column of the time input is held fixed.
-
-    Returns:
-      Displacements of every modality in `protection`, in the dtypes of `delta`.
-    """
+    """Changes the protected motion of candidates: ``delta_s + change V^T`` by modality, in the
+    dtypes of `delta`. A held time column becomes 0."""
     result = {}
     for m, W in _candidates(delta, protection).items():
         W = W + matmul(change[m], _over_time(protection.basis[m]).T)

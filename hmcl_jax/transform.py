@@ -187,7 +187,7 @@ def hmcl_project(
         if variant == "rotation" and params is None:
             raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
 
-        moved, turned = protected_motion(delta, protection), None
+        moved = protected_motion(delta, protection)
         if variant == "mr":
             change = jax.tree.map(jnp.negative, moved)
         elif variant == "ca":
@@ -220,17 +220,9 @@ def _finite_rotation(
 ) -> tuple[Matrices, Rotation]:
     """The change of motion that, once anchored by beta, brings the heads to the turned target.
 
-    The target is ``W_0 + (R - I) U V^T + (1 - beta) (W - W_0 + delta)(I - V V^T)``, so rounding (or
-    an update that was dropped downstream) is made good at the next step.
-
-    Args:
-      moved: motion of the candidates.
-      since: heads minus heads at the start of the task.
-      state: with the rotation since then.
-      span: of the rotation.
-
-    Returns:
-      The change by modality, and the new rotation.
+    The target is ``W_0 + (R - I) U V^T + (1 - beta) (W - W_0 + delta)(I - V V^T)``, where `since`
+    is ``W - W_0``, so rounding (or an update that was dropped downstream) is corrected by the next
+    step. Returns the change by modality, and the new rotation.
     """
     protection, old = state.protection, state.rotation
     keep = 1 - old.beta.astype(protection.shared_basis.dtype)
