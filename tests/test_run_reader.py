@@ -72,8 +72,12 @@ def test_methods_come_in_the_order_of_the_results(out):
     assert list(read_runs(out, STORE, ["hmcl_ca"])) == ["hmcl_ca"]
 
 
-def test_steps_that_are_missing_are_named_with_the_remedy(out):
+def test_steps_that_are_missing_or_damaged_are_named_with_the_remedy(out):
     run = read_runs(out, STORE)["hmcl_ca"]
+    metadata = out / "hmcl_ca" / "steps" / "1" / "_CHECKPOINT_METADATA"
+    metadata.write_text(metadata.read_text().replace('"float32"', '"int32"', 1))
+    with pytest.raises(RunError, match="1 is damaged"):
+        run.heads(1)
     shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
     with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is missing; 4 of 4 .*Delete later st"):
         run.heads(2)
@@ -81,14 +85,6 @@ def test_steps_that_are_missing_are_named_with_the_remedy(out):
         shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
     with pytest.raises(RunError, match=r"Step 4 .*; 1 of 4 tasks are finished.*--resume"):
         run.heads()
-
-
-def test_damage_of_a_step_is_named(out):
-    run = read_runs(out, STORE)["vanilla"]
-    metadata = out / "vanilla" / "steps" / "2" / "_CHECKPOINT_METADATA"
-    metadata.write_text(metadata.read_text().replace('"float32"', '"int32"', 1))
-    with pytest.raises(RunError, match="2 is damaged"):
-        run.heads(2)
 
 
 def test_folders_that_hold_something_else_are_refused(out, tmp_path):
@@ -104,8 +100,7 @@ def test_folders_that_hold_something_else_are_refused(out, tmp_path):
         read_runs(out, STORE)
 
 
-def test_another_store_is_refused(out):
+def test_another_store_is_refused(made):
     other = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3, seed=1)
-    said = rf"over another store, 'synthetic' \({STORE.fingerprint[:12]}\), than 'synthetic' \("
-    with pytest.raises(RunError, match=said):
-        read_runs(out, other)
+    with pytest.raises(RunError, match=f"another store.*{STORE.fingerprint[:12]}"):
+        read_runs(made, other)

@@ -139,10 +139,7 @@ def _is_inexact(x: Any) -> bool:
 
 
 def warn_stopped(method: str, found: Sequence[Stopped], kind: str, none_left: bool) -> None:
-    text = (
-        f"{method}: {'; '.join(map(str, found))}; lower the learning rate "
-        f"(train.{kind}.learning_rate)."
-    )
+    text = f"{method}: {'; '.join(map(str, found))}; lower train.{kind}.learning_rate."
     if none_left:
         raise FloatingPointError(f"{text} No seed is left.")
     warnings.warn(f"{text} The other seeds keep training.", BadNumbers, stacklevel=3)
@@ -151,9 +148,7 @@ def warn_stopped(method: str, found: Sequence[Stopped], kind: str, none_left: bo
 def warn_skipped(method: str, task: str, seeds: tuple[int, ...], skipped: np.ndarray) -> None:
     if skipped.any():
         counts = {seed: int(n) for seed, n in zip(seeds, skipped, strict=True) if n}
-        warnings.warn(
-            f"{method} on task {task!r}: steps skipped because of gradients that are not finite, "
-            f"by seed: {counts}.",
-            BadNumbers,
-            stacklevel=3,
+        text = (
+            f"{method} on task {task!r}: skipped steps of bad gradients, by seed: {counts}."
         )
+        warnings.warn(text, BadNumbers, stacklevel=3)

@@ -196,7 +196,8 @@ def _claim(root: Path, lock: filelock.BaseFileLock, identity: dict[str, Any], re
         elif not resume:
             raise RunError(f"{there} holds a run already; resume it with --resume, {OTHERWISE}")
         for cut_off in (root / STEPS).glob("*.orbax-checkpoint-tmp*"):
-            shutil.rmtree(cut_off)
+            # Orbax may still be writing what failed; it replaces the rest by itself.
+            shutil.rmtree(cut_off, ignore_errors=True)
     except filelock.Timeout:
         raise RunError(f"{there} is in use by another process; wait for it, {OTHERWISE}") from None
     except OSError as error:

@@ -76,10 +76,9 @@ class SavedRun:
             for name, array in sorted(read_step(self.path, finished).items())
             if name.startswith(HEADS)
         }
-        stopped = np.isin(
-            range(len(self.seeds)), [one.seed_index for one in self.stopped(finished)]
-        )
-        return {m: np.where(stopped[:, None, None], np.nan, W) for m, W in heads.items()}
+        stopped = [one.seed_index for one in self.stopped(finished)]
+        none = np.isin(np.arange(len(self.seeds)), stopped)[:, None, None]
+        return {m: np.where(none, np.nan, W) for m, W in heads.items()}
 
 
 def read_runs(
