@@ -82,13 +82,12 @@ class TrainConfig:
     """What all methods share: the objective, the schedule, and how the work is laid out.
 
     Attributes:
-      classification: schedule of classification tasks.
-      retrieval: schedule of retrieval tasks.
+      classification, retrieval: schedules of tasks of these kinds.
       batch: pairs of a minibatch.
       step: one optimizer step per ``"epoch"``, on the sum of its minibatches' gradients (the
         paper), or one per ``"minibatch"``.
       weight_decay: of AdamW.
-      entailment_weight: of the entailment term.
+      entailment_weight: factor of the entailment loss.
       kappa: sets the minimum radius of the cones.
       reset_optimizer: whether AdamW's moments begin anew with every task.
       seed_axis: seeds run in one program, at once (``"vmap"``) or one after the other (``"map"``),

@@ -68,7 +68,7 @@ def find_stopped(
     skip = config.on_bad == "skip"
     steps_per_epoch = max(1, int(guard.steps[0]) // losses.shape[1])
     # Of points whose squared norms are this large, no product is finite.
-    too_far = {m: ~np.isfinite(x) for m, x in jax.device_get(_fourth_powers(heads)).items()}
+    too_far = {m: ~np.isfinite(jnp.power(W, 4).sum(axis=(1, 2))) for m, W in heads.items()}
     found = []
     for index, (seed, loss) in enumerate(zip(seeds, losses, strict=True)):
         finite = np.isfinite(loss)
@@ -94,11 +94,6 @@ def find_stopped(
 
 def _modalities_of(bad: dict[str, np.ndarray], index: int) -> tuple[str, ...]:
     return tuple(modality for modality, of_seeds in bad.items() if of_seeds[index])
-
-
-@jax.jit
-def _fourth_powers(heads: Heads) -> dict[str, jax.Array]:
-    return {m: jnp.sum(W**4, axis=(1, 2)) for m, W in heads.items()}
 
 
 def clean_state(tree: Any, stopped: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -148,7 +143,5 @@ def warn_stopped(method: str, found: Sequence[Stopped], kind: str, none_left: bo
 def warn_skipped(method: str, task: str, seeds: tuple[int, ...], skipped: np.ndarray) -> None:
     if skipped.any():
         counts = {seed: int(n) for seed, n in zip(seeds, skipped, strict=True) if n}
-        text = (
-            f"{method} on task {task!r}: skipped steps of bad gradients, by seed: {counts}."
-        )
+        text = f"{method} on task {task!r}: skipped steps of bad gradients, by seed: {counts}."
         warnings.warn(text, BadNumbers, stacklevel=3)

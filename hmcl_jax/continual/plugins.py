@@ -46,9 +46,9 @@ def load_plugin(name: str) -> tuple[str, ...]:
     source = f"The entry point {name} = {point.value}"
     found = _guarded(f"{source} failed", point.load)
     # Of the package's other files only the version tells whether they have changed.
-    version = "" if point.dist is None else f"{point.dist.name} {point.dist.version} "
+    version = f"{point.dist.name} {point.dist.version}" if point.dist else ""
     file = getattr(sys.modules.get(point.module), "__file__", None)
-    return _add(source, found, f"{version}{file_sha256(file) if file else point.value}")
+    return _add(source, found, f"{version} {file_sha256(file) if file else point.value}")
 
 
 def is_users(method: str) -> bool:

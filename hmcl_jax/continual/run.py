@@ -182,10 +182,7 @@ def identify(stream: Stream, method: Method) -> dict[str, Any]:
 
 
 class MethodRun:
-    """One method on one stream.
-
-    In a `sweep` (settings that differ along the seed axis) seeds may stop without a warning.
-    """
+    """One method on one stream; in a `sweep`, settings differ along the seed axis."""
 
     def __init__(
         self,
@@ -259,7 +256,7 @@ class MethodRun:
             self.method, self.carried, self._tasks_at(index), self.setting, self.programs, on_epoch
         )
         stopped, new = self.stopped, self.carried.stopped[before:]
-        if new and not self.setting.sweep:
+        if new and not self.setting.sweep:  # points of a sweep may diverge
             warn_stopped(name, new, task.kind, none_left=bool(stopped.all()))
         warn_skipped(name, task.name, self.setting.seeds, learned.skipped)
         done = time.perf_counter()

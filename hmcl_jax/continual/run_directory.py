@@ -21,7 +21,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 import jax
@@ -59,11 +59,10 @@ def open_run(
         lock.release()
 
 
-class RunDirectory:
+class RunDirectory(NamedTuple):
     """The directory of a run, while :func:`open_run` holds its lock."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def save(self, finished: int, state: Any, record: Mapping[str, Any]) -> None:
         """Saves the end of a task: a pytree of arrays, and plain data in which NaN is allowed."""
