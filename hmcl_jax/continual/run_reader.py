@@ -106,14 +106,27 @@ def read_runs(
     """
     out = Path(out).absolute()
     found = run_names(out)
-    methods = found if methods is None else methods
-    for method in methods:
+    runs = {}
+    for method in found if methods is None else methods:
         if method not in found:
             raise RunError(
                 f"{out} holds no run of {method!r}, only of {', '.join(found)}; "
                 "add it with --methods and --resume."
             )
-    return {method: _read_run(out / method, store) for method in methods}
+        identity = read_identity(out / method)
+        name, fingerprint = identity["store"]["name"], identity["store"]["fingerprint"]
+        if fingerprint != store.fingerprint:
+            raise RunError(
+                f"{out / method} is a run over another store, {name!r} ({fingerprint:.12}), than "
+                f"{store.name!r} ({store.fingerprint:.12}); give that store, or run again with "
+                "this one and another --out."
+            )
+        own = {key: identity[key] for key in ("method", "settings", "config")}
+        seeds, order = tuple(identity["seeds"]), tuple(identity["order"])
+        runs[method] = SavedRun(
+            out / method, **own, seeds=seeds, order=order, dimension=store.dimension
+        )
+    return runs
 
 
 def run_names(out: str | os.PathLike[str]) -> list[str]:
@@ -129,23 +142,3 @@ def run_names(out: str | os.PathLike[str]) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         listed = []  # the runs are what counts; they may not be finished
     return sorted(found, key=lambda m: listed.index(m) if m in listed else len(listed))
-
-
-def _read_run(path: Path, store: Store) -> SavedRun:
-    identity = read_identity(path)
-    name, fingerprint = identity["store"]["name"], identity["store"]["fingerprint"]
-    if fingerprint != store.fingerprint:
-        raise RunError(
-            f"{path} is a run over another store, {name!r} ({fingerprint:.12}), than "
-            f"{store.name!r} ({store.fingerprint:.12}); give that store, or run again with "
-            "this one and another --out."
-        )
-    return SavedRun(
-        path=path,
-        method=identity["method"],
-        settings=identity["settings"],
-        config=identity["config"],
-        seeds=tuple(identity["seeds"]),
-        order=tuple(identity["order"]),
-        dimension=store.dimension,
-    )
