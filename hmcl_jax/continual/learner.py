@@ -15,7 +15,6 @@ from hmcl_jax.continual.fit import fit_task
 from hmcl_jax.continual.guard import GuardState, wrap
 from hmcl_jax.continual.health import (
     Stopped,
-    Vitals,
     check_finite,
     clean_state,
     find_stopped,
@@ -176,8 +175,8 @@ class _Health:
         """Heads and optimizer state of the healthy seeds; others keep their heads of before."""
         task, setting = self.task, self.setting
         modalities = tuple(dict.fromkeys((task.general, task.specific)))
-        vitals = Vitals(guarded, losses, after)
-        self._stop(find_stopped(vitals, setting.seeds, task.name, modalities, setting.train))
+        about = (setting.seeds, task.name, modalities, setting.train)
+        self._stop(find_stopped(guarded, losses, after, *about))
         # Moments that overflow make steps of 0, which are finite.
         opt_state = self.clean(guarded.inner)
         bad = self._mask()
