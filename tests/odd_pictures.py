@@ -32,18 +32,13 @@ def turned(image: Image.Image, orientation: int) -> bytes:
     return saved(image, "JPEG", exif=exif)
 
 
-def grey16(width: int, height: int) -> Image.Image:
-    values = np.linspace(0, 65535, width * height).reshape(height, width)
-    return Image.fromarray(values.astype(np.uint16))
-
-
 def sound_pictures() -> dict[str, bytes]:
     """Odd files that can be read, by name."""
     rgb, other = texture(61, 40), texture(61, 40, 1)
     alpha = rgb.copy()
     alpha.putalpha(other.convert("L"))
     palette = rgb.quantize(17)
-    wide = grey16(61, 40)
+    wide = Image.fromarray(np.linspace(0, 65535, 61 * 40).reshape(40, 61).astype(np.uint16))
     png = {
         "bits": (rgb.convert("1"), {}),
         "grey": (rgb.convert("L"), {}),
@@ -104,21 +99,17 @@ def sound_pictures() -> dict[str, bytes]:
 def damaged_pictures() -> dict[str, bytes]:
     """Files that cannot be read, by name."""
     rgb = texture(61, 40)
-    jpeg, png, gif, webp, tiff = (saved(rgb, f) for f in ("JPEG", "PNG", "GIF", "WEBP", "TIFF"))
-    flipped = bytearray(png)
-    flipped[len(png) // 2] ^= 0xFF
+    files = {format: saved(rgb, format) for format in ("JPEG", "PNG", "GIF", "WEBP", "TIFF")}
+    halves = {f"half a {format}": data[: len(data) // 2] for format, data in files.items()}
+    flipped = bytearray(files["PNG"])
+    flipped[len(flipped) // 2] ^= 0xFF
     return {
         "empty": b"",
         "a text": b"this is not a picture at all\n" * 20,
-        "random bytes": np.random.default_rng(0).bytes(500),
         "a page": b"<!DOCTYPE html><html><body>404</body></html>",
-        "half a jpeg": jpeg[: len(jpeg) // 2],
-        "the head of a jpeg": jpeg[:30],
-        "half a png": png[: len(png) // 2],
+        **halves,
+        "the head of a jpeg": saved(rgb, "JPEG")[:30],
         "a png with a flipped byte": bytes(flipped),
-        "half a gif": gif[: len(gif) // 2],
-        "half a webp": webp[: len(webp) // 2],
-        "half a tiff": tiff[: len(tiff) // 2],
         "a bitmap without pixels": b"P6 0 4 255 ",
         "a picture that would start a program": saved(rgb, "EPS"),
     }

@@ -1,7 +1,6 @@
 """From collections to a store: right features, and the same bytes however often it was stopped."""
 
 import dataclasses
-import hashlib
 import io
 import itertools
 from pathlib import Path
@@ -13,7 +12,6 @@ from PIL import Image
 from rich.console import Console
 
 from hmcl_jax.backbones.extract import ExtractError, Options, Step, extract_store
-from hmcl_jax.backbones.shards import Shard, Shards, join_shards
 from hmcl_jax.cli.progress import ExtractView
 from hmcl_jax.data.feature_arrays import read_features
 from hmcl_jax.data.image_datasets import open_collection
@@ -86,19 +84,12 @@ def data(tmp_path: Path) -> Path:
 
 
 def sources(data: Path):
-    prompts = ("a {}.", "the {}.")
-    return [
-        open_collection(data / "animals", prompts=prompts),
-        open_collection(data / "pairs"),
-    ]
+    animals = open_collection(data / "animals", prompts=("a {}.", "the {}."))
+    return [animals, open_collection(data / "pairs")]
 
 
-def digests(store: Path) -> dict[str, str]:
-    files = sorted(path for path in store.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+def contents(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 SMALL = Options(batch=2, shard=2, dtype="float32")
@@ -141,7 +132,7 @@ class Stop(Exception):
     pass
 
 
-def stopped(data: Path, out: str, when) -> None:
+def stopped(data: Path, out: str, when, resume: bool = False) -> None:
     """Starts an extraction and stops it at the first step for which `when` is true."""
 
     def stop(step):
@@ -149,27 +140,21 @@ def stopped(data: Path, out: str, when) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        extract(data, out, listener=stop)
+        extract(data, out, listener=stop, resume=resume)
     assert not (data / out).exists()
 
 
-@pytest.mark.parametrize("moment", [0, 5, 13, 21])
-def test_stopped_and_resumed_it_is_the_same_store(data, moment):
+def test_stopped_and_resumed_it_is_the_same_store(data):
     extract(data, "whole")
-    steps = itertools.count()
-    stopped(data, "again", lambda step: next(steps) >= moment)
+    stopped(data, "again", lambda step: step.done > 5)
+    stopped(data, "again", lambda step: step.task == "pairs", resume=True)
     with pytest.raises(ExtractError, match="--resume"):
         extract(data, "again")
-    extract(data, "again", resume=True)
-    assert digests(data / "again") == digests(data / "whole")
-    assert not (data / "again.partial").exists()
-
-
-def test_finished_shards_are_not_made_again(data):
-    stopped(data, "store", lambda step: step.task == "pairs")
     encoder = Plain()
-    extract(data, "store", resume=True, encoder=encoder)
+    extract(data, "again", resume=True, encoder=encoder)
     assert encoder.calls == 4 + 2  # 7 + 4 pictures of pairs in batches of 2
+    assert contents(data / "again") == contents(data / "whole")
+    assert not (data / "again.partial").exists()
 
 
 def test_damaged_shards_are_made_again(data):
@@ -177,25 +162,19 @@ def test_damaged_shards_are_made_again(data):
     stopped(data, "store", lambda step: (step.task, step.part) == ("pairs", "test pictures"))
     parts = data / "store.partial" / "tasks" / "animals"
     arrays = sorted(parts.rglob("*.npy"))
-    assert len(arrays) > 3
-    arrays[0].write_bytes(arrays[0].read_bytes()[:-1])
-    arrays[1].unlink()
-    arrays[2].with_suffix(".json").write_text("{")
-    changed = bytearray(arrays[3].read_bytes())
+    arrays[0].unlink()
+    arrays[1].with_suffix(".json").write_text("{")
+    changed = bytearray(arrays[2].read_bytes())
     changed[-1] ^= 1
-    arrays[3].write_bytes(changed)
+    arrays[2].write_bytes(changed)
     extract(data, "store", resume=True)
-    assert digests(data / "store") == digests(data / "whole")
+    assert contents(data / "store") == contents(data / "whole")
 
 
 def test_resuming_with_something_else_is_refused(data):
     stopped(data, "store", lambda step: True)
     with pytest.raises(ExtractError, match="another options"):
         extract(data, "store", dataclasses.replace(SMALL, batch=3), resume=True)
-    encoder = Plain()
-    encoder.fingerprint = "1" * 64
-    with pytest.raises(ExtractError, match="another backbone"):
-        extract(data, "store", resume=True, encoder=encoder)
     (data / "animals" / "train" / "cat" / "9.png").write_bytes(picture(99))
     with pytest.raises(ExtractError, match="another tasks"):
         extract(data, "store", resume=True)
@@ -206,13 +185,10 @@ def test_other_files_are_not_overwritten(data):
     with pytest.raises(ExtractError, match="exists already"):
         extract(data, "store")
     assert extract(data, "store", resume=True) == first
-    with pytest.raises(ExtractError, match="exists already"):
-        extract(data, "store", dataclasses.replace(SMALL, batch=3), resume=True)
     (data / "other.partial").mkdir()
     (data / "other.partial" / "letter.txt").write_text("dear")
     with pytest.raises(ExtractError, match="in the way"):
         extract(data, "other", resume=True)
-    assert (data / "other.partial" / "letter.txt").read_text() == "dear"
 
 
 def test_bad_pictures_are_refused_or_skipped_and_counted(data):
@@ -268,8 +244,7 @@ def feature_folder(folder: Path, dimension: int) -> Path:
 
 
 def test_features_of_another_encoder(tmp_path):
-    folder = feature_folder(tmp_path / "sounds", DIM)
-    source = read_features(folder, prompts=("the sound of {}.",))
+    source = read_features(feature_folder(tmp_path / "x", DIM), prompts=("the sound of {}.",))
     extract_store(tmp_path / "store", [source], Plain(), name="sound", options=SMALL)
     task = read_store(tmp_path / "store").tasks[0]
     assert (task.general, task.specific) == ("text", "audio")
@@ -300,27 +275,6 @@ def test_classes_that_cannot_be_told_apart_or_read_are_refused(data):
         extract(data, "skipped", dataclasses.replace(SMALL, on_error="skip"))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("batch", 0), ("shard", 1.5), ("dtype", "int8"), ("on_error", "hope"), ("thumbnails", -1)],
-)
-def test_options_are_checked(name, value):
-    with pytest.raises((TypeError, ValueError), match=name):
-        Options(**{name: value})
-
-
-def test_a_folder_of_shards_is_one_array(tmp_path):
-    shards = Shards(tmp_path / "x", 7, 3)
-    assert [list(shards.span(n)) for n in range(len(shards))] == [[0, 1, 2], [3, 4, 5], [6]]
-    for number in range(3):
-        rows = np.asarray(shards.span(number))
-        shards.write(number, Shard(rows[:, None].astype(np.float32), rows))
-    whole = join_shards([shards.read(number) for number in range(3)])
-    np.testing.assert_array_equal(whole.features[:, 0], np.arange(7))
-    (tmp_path / "x" / "00001.json").unlink()
-    assert shards.read(1) is None
-
-
 def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
     animals, pairs = sources(data)
     wide = read_features(feature_folder(tmp_path / "wide", DIM + 1))
@@ -330,7 +284,6 @@ def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
         ([pairs, pairs], "'pairs' is given twice"),
         ([dataclasses.replace(animals, name="manifest.json")], r"manifest\.json"),
         ([animals, wide], r"dimension \[7\].* 6;"),
-        ([dataclasses.replace(wide, K=1.0, arrays={})], "dimension"),
     ):
         with pytest.raises(ExtractError, match=match):
             extract_store(data / "store", wrong, Plain(), name="x", options=SMALL)
