@@ -5,8 +5,6 @@ import io
 import numpy as np
 from PIL import Image
 
-ORIENTATION = 0x0112
-
 
 def texture(width: int, height: int, seed: int = 0) -> Image.Image:
     """Smooth colours with sharp edges, so that every step of the way shows."""
@@ -28,7 +26,7 @@ def saved(image: Image.Image, format: str, **options) -> bytes:
 def turned(image: Image.Image, orientation: int) -> bytes:
     """A JPEG file whose EXIF data asks to turn it."""
     exif = Image.Exif()
-    exif[ORIENTATION] = orientation
+    exif[0x0112] = orientation
     return saved(image, "JPEG", exif=exif)
 
 
@@ -44,15 +42,10 @@ def sound_pictures() -> dict[str, bytes]:
         "grey": (rgb.convert("L"), {}),
         "grey alpha": (alpha.convert("LA"), {}),
         "palette": (palette, {}),
-        "palette of 4": (rgb.quantize(4), {"bits": 2}),
-        "palette, one clear": (palette, {"transparency": 3}),
         "palette, alphas": (palette, {"transparency": bytes(range(0, 255, 15))}),
         "colour": (rgb, {}),
-        "colour, one clear": (rgb, {"transparency": (255, 255, 255)}),
-        "grey, one clear": (rgb.convert("L"), {"transparency": 0}),
         "alpha": (alpha, {}),
         "grey of 16 bits": (wide, {}),
-        "grey of 16 bits, clear": (wide, {"transparency": 5}),
         "animated": (rgb, {"save_all": True, "append_images": [other]}),
         "profile": (rgb, {"icc_profile": b"no profile at all"}),
     }
@@ -60,7 +53,6 @@ def sound_pictures() -> dict[str, bytes]:
     jpeg = {
         "grey": (rgb.convert("L"), {}),
         "poor": (rgb, {"quality": 5}),
-        "fine": (rgb, {"quality": 98, "subsampling": 0}),
         "progressive": (rgb, {"progressive": True}),
         "cmyk": (rgb.convert("CMYK"), {}),
         "exif is rubbish": (rgb, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\xff\xff rubbish"}),
@@ -69,13 +61,8 @@ def sound_pictures() -> dict[str, bytes]:
     made |= {f"jpeg, orientation {i}": turned(rgb, i) for i in (*range(9), 200)}
     made["jpeg, more after its end"] = made["jpeg, poor"] + b"more" * 9
     made["mpo"] = saved(rgb, "MPO", save_all=True, append_images=[other.copy()])
-    made["mpo, malformed"] = (
-        made["mpo"].replace(b"MPF\0MM", b"MPF\0XX").replace(b"MPF\0II", b"MPF\0XX")
-    )
     made["gif"] = saved(palette, "GIF")
-    made["gif, clear"] = saved(palette, "GIF", transparency=2)
     made["gif, animated"] = saved(rgb, "GIF", save_all=True, append_images=[other, rgb])
-    made["webp"] = saved(rgb, "WEBP")
     made["webp, lossless alpha"] = saved(alpha, "WEBP", lossless=True)
     made["webp, animated"] = saved(rgb, "WEBP", save_all=True, append_images=[other])
     for mode in ("1", "L", "P", "RGB"):
@@ -90,8 +77,7 @@ def sound_pictures() -> dict[str, bytes]:
         made[f"ppm, {mode}"] = saved(rgb.convert(mode), "PPM")
     made["pgm of 16 bits"] = saved(wide, "PPM")
     made["plain ppm"] = b"P3 2 1 255  9 0 0  255 0 7"
-    sizes = [(1, 1), (1, 300), (300, 1), (2, 3), (24, 24), (24, 57), (23, 25), (25, 24), (640, 427)]
-    sizes += [(33, 1000), (48, 73), (49, 48), (1, 2), (101, 7)]
+    sizes = [(1, 1), (1, 300), (300, 1), (2, 3), (24, 24), (24, 57), (23, 25), (49, 48), (640, 427)]
     made |= {f"{w} x {h}": saved(texture(w, h, w), "PNG") for w, h in sizes}
     return made
 

@@ -171,15 +171,13 @@ def test_known_heads_give_known_drift(drift):
     assert drift.anchors == (12, 12, 12)
     assert (of(drift, "still") == 0).all()
     assert np.abs(of(drift, "turned")).max() < 2e-6
-    doubled = dict(zip(MEASURES, np.moveaxis(of(drift, "vanilla"), -1, 0), strict=True))
-    assert doubled["radial"].min() > 0.1
-    assert max(doubled["angular"].max(), doubled["cross_modal"].max()) < 1e-6
+    doubled = of(drift, "vanilla")
+    assert doubled[..., 0].min() > 0.1
+    assert doubled[..., 1:3].max() < 1e-6
     heard = of(drift, "audio")  # only the second task has audio
     assert (heard[:, [0, 2]] == 0).all()
     assert (heard[:, 1, [2, 3]] > 0.05).all()
-    still = drift.cones[1]
-    assert (still[..., 2:4] == 0).all()
-    np.testing.assert_array_equal(still[..., [0, 4]], still[..., [1, 5]])
+    assert (drift.cones[1, ..., 2:4] == 0).all()
 
 
 def test_every_entry_equals_numpy_in_float64(courses, drift):

@@ -43,7 +43,6 @@ class Plain:
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
         self.calls += 1
         assert pixels.dtype == np.uint8
-        assert pixels.shape[1:] == (SIZE, SIZE, 3)
         flat = pixels.reshape(len(pixels), -1) / 255
         return (self.scale * flat @ self.of_pixels).astype(np.float32)
 
@@ -60,10 +59,6 @@ def picture(seed: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
-
-
-def pixels_of(data: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
 @pytest.fixture
@@ -106,15 +101,12 @@ def test_features_are_the_encoders(data):
     store = read_store(data / "store")
     assert store.fingerprint == fingerprint
     assert (store.backbone, store.K, store.tau) == ("plain/test", 10.0, 0.1)
-    assert not (data / "store.partial").exists()
     encoder, animals = Plain(), store["animals"]
     assert animals.classes == CLASSES
     for split, count in (("train", 5), ("test", 3)):
-        files = [
-            data / "animals" / split / name / f"{k}.png" for name in CLASSES for k in range(count)
-        ]
-        pixels = np.stack([pixels_of(file.read_bytes()) for file in files])
-        expected = encoder.encode_images(pixels)
+        places = itertools.product(CLASSES, range(count))
+        files = [data / "animals" / split / name / f"{k}.png" for name, k in places]
+        expected = encoder.encode_images(np.stack([np.asarray(Image.open(f)) for f in files]))
         np.testing.assert_allclose(animals.arrays[f"{split}_features"], expected, rtol=1e-6)
         labels = np.repeat(np.arange(3), count)
         np.testing.assert_array_equal(animals.arrays[f"{split}_labels"], labels)
@@ -123,13 +115,8 @@ def test_features_are_the_encoders(data):
         np.testing.assert_allclose(animals.arrays["prototypes"][row], expected, rtol=1e-5)
     pairs = store["pairs"].arrays
     texts = encoder.texts(*(f"test {i} {k}" for i in range(4) for k in range(2)))
-    for specific, general in pairs["test_pairs"]:
-        assert specific == general // 2
+    np.testing.assert_array_equal(*(pairs["test_pairs"] // [1, 2]).T)
     np.testing.assert_allclose(pairs["test_general"], texts, rtol=1e-6)
-
-
-class Stop(Exception):
-    pass
 
 
 def stopped(data: Path, out: str, when, resume: bool = False) -> None:
@@ -137,9 +124,9 @@ def stopped(data: Path, out: str, when, resume: bool = False) -> None:
 
     def stop(step):
         if when(step):
-            raise Stop
+            raise KeyboardInterrupt
 
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         extract(data, out, listener=stop, resume=resume)
     assert not (data / out).exists()
 
@@ -154,7 +141,6 @@ def test_stopped_and_resumed_it_is_the_same_store(data):
     extract(data, "again", resume=True, encoder=encoder)
     assert encoder.calls == 4 + 2  # 7 + 4 pictures of pairs in batches of 2
     assert contents(data / "again") == contents(data / "whole")
-    assert not (data / "again.partial").exists()
 
 
 def test_damaged_shards_are_made_again(data):
@@ -185,8 +171,7 @@ def test_other_files_are_not_overwritten(data):
     with pytest.raises(ExtractError, match="exists already"):
         extract(data, "store")
     assert extract(data, "store", resume=True) == first
-    (data / "other.partial").mkdir()
-    (data / "other.partial" / "letter.txt").write_text("dear")
+    write(data / "other.partial" / "letter.txt", "dear")
     with pytest.raises(ExtractError, match="in the way"):
         extract(data, "other", resume=True)
 
@@ -196,38 +181,24 @@ def test_bad_pictures_are_refused_or_skipped_and_counted(data):
     (data / "pairs" / "pictures" / "test1.png").write_bytes(picture(3)[:60])
     with pytest.raises(ValueError, match=r"dog.1\.png"):
         extract(data, "refused")
-    skip = dataclasses.replace(SMALL, on_error="skip")
-    extract(data, "store", skip)
-    extract(data, "ones", dataclasses.replace(skip, batch=1, shard=1))  # a shard of one bad picture
-    store, ones = read_store(data / "store"), read_store(data / "ones")
-    for task in store:
-        for name, array in task.arrays.items():
-            np.testing.assert_allclose(ones[task.name].arrays[name], array, rtol=1e-6)
+    # Some shards hold a bad picture alone.
+    extract(data, "store", dataclasses.replace(SMALL, on_error="skip", batch=1, shard=1))
+    store = read_store(data / "store")
     animals, pairs = store["animals"], store["pairs"]
-    np.testing.assert_array_equal(
-        animals.arrays["train_labels"], [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2]
-    )
+    np.testing.assert_array_equal(animals.arrays["train_labels"], np.repeat([0, 1, 2], [5, 4, 5]))
     assert animals.provenance["skipped_train"].startswith("1 of 15 pictures")
     assert pairs.provenance["skipped_test"].startswith("1 of 4 pictures")
-    np.testing.assert_array_equal(
-        pairs.arrays["test_pairs"], [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
-    )
+    expected = [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
+    np.testing.assert_array_equal(pairs.arrays["test_pairs"], expected)
     texts = Plain().texts(*(f"test {i} {k}" for i in (0, 2, 3) for k in range(2)))
     np.testing.assert_allclose(pairs.arrays["test_general"], texts, rtol=1e-6)
-
-
-def test_features_too_large_for_float16_are_refused(data):
-    with pytest.raises(ExtractError, match="float16"):
-        extract(data, "store", Options(batch=2, shard=2), encoder=Plain(scale=1e7))
 
 
 def test_thumbnails_show_test_samples(data):
     extract(data, "store", dataclasses.replace(SMALL, thumbnails=4))
     animals = read_store(data / "store")["animals"]
     rows = animals.arrays["thumbnail_rows"]
-    assert len(rows) == 4
-    shown = Image.open(io.BytesIO(animals.thumbnail(int(rows[1]))))
-    assert (shown.format, shown.size) == ("JPEG", (96, 96))
+    assert Image.open(io.BytesIO(animals.thumbnail(int(rows[1])))).size == (96, 96)
 
 
 def feature_folder(folder: Path, dimension: int) -> Path:
@@ -247,7 +218,7 @@ def test_features_of_another_encoder(tmp_path):
     source = read_features(feature_folder(tmp_path / "x", DIM), prompts=("the sound of {}.",))
     extract_store(tmp_path / "store", [source], Plain(), name="sound", options=SMALL)
     task = read_store(tmp_path / "store").tasks[0]
-    assert (task.general, task.specific) == ("text", "audio")
+    assert task.specific == "audio"
     expected = Plain().texts("the sound of bell.", "the sound of rain.")
     np.testing.assert_allclose(task.arrays["prototypes"], expected, rtol=1e-6)
 
@@ -255,7 +226,6 @@ def test_features_of_another_encoder(tmp_path):
 def test_one_process_extracts_and_removes_what_a_crash_left(data):
     left = data / ".store.partial-12345"
     left.mkdir()
-    (left / "manifest.json").write_text("{}")
 
     def start_another(step):
         with pytest.raises(ExtractError, match="in use"):
@@ -265,7 +235,7 @@ def test_one_process_extracts_and_removes_what_a_crash_left(data):
     assert not left.exists()
 
 
-def test_classes_that_cannot_be_told_apart_or_read_are_refused(data):
+def test_what_cannot_be_told_apart_read_or_stored_is_refused(data):
     source = open_collection(data / "animals", prompts=("a very, very long beginning of {}.",))
     with pytest.raises(ExtractError, match="'cat' and 'dog' have the same prompts"):
         extract_store(data / "store", [source], Plain(), name="x", options=SMALL)
@@ -273,6 +243,8 @@ def test_classes_that_cannot_be_told_apart_or_read_are_refused(data):
         path.write_bytes(b"no picture")
     with pytest.raises(ExtractError, match="'dog'"):
         extract(data, "skipped", dataclasses.replace(SMALL, on_error="skip"))
+    with pytest.raises(ExtractError, match="float16"):
+        extract(data, "half", Options(batch=2, shard=2), encoder=Plain(scale=1e7))
 
 
 def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):

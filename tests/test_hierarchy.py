@@ -59,8 +59,7 @@ def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
         while node in above:
             node = above[node]
             ancestors[name].append(node)
-    pairs = rng.integers(len(classes), size=(100, 2))
-    for p, t in pairs:
+    for p, t in rng.integers(len(classes), size=(100, 2)):
         found = hierarchy_scores(tree, [p], [t])
         plain = hierarchy_scores(tree, [p], [t], correct_lca=0)
         a, b = classes[p], classes[t]
@@ -134,15 +133,12 @@ def test_radius_by_depth_equals_loops(tree, rng):
 
 def test_radius_of_some_nodes_in_any_order(tree):
     found = radius_by_depth(tree, [3.0, 1.0, 2.0], ["cat", "thing", "animal"])
-    np.testing.assert_array_equal(found.depths, [0, 1, 3])
-    np.testing.assert_array_equal(found.means, [1, 2, 3])
+    assert (found.depths.tolist(), found.means.tolist()) == ([0, 1, 3], [1, 2, 3])
     assert found.correlation == 1
     with pytest.raises(ValueError, match="names must be nodes of the tree, got 'ship'"):
         radius_by_depth(tree, [1.0], ["ship"])
     with pytest.raises(ValueError, match=r"radii must have shape \(\.\.\., 8\)"):
         radius_by_depth(tree, [1.0])
-    with pytest.raises(ValueError, match="finite numbers"):
-        radius_by_depth(tree, [1.0, np.nan], ["dog", "cat"])
 
 
 def test_chance_is_the_mean_over_all_pairs_of_classes(tree):

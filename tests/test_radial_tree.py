@@ -15,10 +15,6 @@ def random_rotation(rng, d):
     return Q
 
 
-def cost(Q, x, y):
-    return ((x @ Q.T - y) ** 2).sum()
-
-
 @pytest.mark.parametrize("mirrored", [1, -1])
 def test_no_other_rotation_comes_closer(rng, mirrored):
     x = rng.normal(size=(7, 3))
@@ -27,8 +23,9 @@ def test_no_other_rotation_comes_closer(rng, mirrored):
     Q = proper_rotation(x, y)
     np.testing.assert_allclose(Q @ Q.T, np.eye(3), atol=1e-12)
     assert np.linalg.det(Q) == pytest.approx(1)
-    every = Rotation.random(20000, random_state=3).as_matrix()
-    assert cost(Q, x, y) <= min(cost(other, x, y) for other in every) + 1e-9
+    every = np.stack([Q, *Rotation.random(20000, random_state=3).as_matrix()])
+    costs = ((np.einsum("rij,nj->rni", every, x) - y) ** 2).sum(axis=(1, 2))
+    assert costs[0] <= costs.min() + 1e-9
 
 
 def made(before, after, methods=("a", "b")):
@@ -60,7 +57,6 @@ def test_movements_are_drawn_as_large_as_they_are():
     cosines = (start * end).sum(1) / np.linalg.norm(start, axis=1) / np.linalg.norm(end, axis=1)
     turned = np.abs(found.after[0, :, 0] - found.before[0, :, 0])
     np.testing.assert_allclose(turned, np.arccos(cosines), rtol=1e-3)
-    assert turned.max() < 0.05
     radii = np.asarray(lorentz.distance_to_origin(np.float32(after[0, 0]), K))
     np.testing.assert_allclose(found.after[0, :, 1], radii, rtol=1e-5)
 

@@ -44,15 +44,13 @@ def test_characters_of_unicode_3_2(reference):
 
 
 def test_padding_and_texts_that_are_too_long():
-    text = "a photo of a small dog"
     ids = [320, 1125, 539, 320, 2442, 1929]
     for context in range(2, 12):
-        row = Tokenizer(context)([text])[0].tolist()
+        row = Tokenizer(context)(["a photo of a small dog"])[0].tolist()
         assert row == padded([START, *ids[: context - 2], END], context)
     # A word that is cut in the middle of its tokens.
     longest = Tokenizer(40)(["a antidisestablishmentarianism"])[0]
-    count = int(longest.argmax())
-    for context in range(2, count + 1):
+    for context in range(2, longest.argmax() + 1):
         row = Tokenizer(context)(["a antidisestablishmentarianism"])[0]
         assert row.tolist() == [*longest[: context - 1], END]
 

@@ -77,16 +77,17 @@ class NumpyTowers:
         n = math.sqrt(self.c) * np.linalg.norm(v)
         return math.sinh(min(max(n, 1e-8), math.asinh(2**15))) * v / max(n, 1e-8)
 
+    def points(self, side, tangents):
+        alpha = math.exp(self.state[f"{side}_alpha"])
+        return np.stack([self.exp_map0(alpha * v) for v in tangents])
+
     def images(self, pixels):
-        alpha = math.exp(self.state["visual_alpha"])
-        return np.stack([self.exp_map0(alpha * self.image_tangent(p)) for p in pixels])
+        return self.points("visual", map(self.image_tangent, pixels))
 
     def texts(self, tokens):
-        alpha = math.exp(self.state["textual_alpha"])
-        return np.stack([self.exp_map0(alpha * self.text_tangent(t)) for t in tokens])
+        return self.points("textual", map(self.text_tangent, tokens))
 
     def prototypes(self, tokens, classes):
-        alpha = math.exp(self.state["textual_alpha"])
         tangents = np.stack([self.text_tangent(t) for t in tokens])
         means = [tangents[classes == c].mean(axis=0) for c in range(max(classes) + 1)]
-        return np.stack([self.exp_map0(alpha * v) for v in means])
+        return self.points("textual", means)
