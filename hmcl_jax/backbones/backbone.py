@@ -156,7 +156,7 @@ class Backbone:
         return self._tokenizer(texts)
 
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
-        """Points of pictures, float32 ``(n, dimension)``, of ``(n, image_size, image_size, 3)``."""
+        """Points, float32 ``(n, dimension)``, of uint8 ``(n, image_size, image_size, 3)``."""
         pixels = np.asarray(pixels)
         shape = (self.image_size, self.image_size, 3)
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != shape:

@@ -133,8 +133,8 @@ def cone_changes(
 ) -> jax.Array:
     """All of :data:`CONES`: which samples lie in the cone of their text, before and after.
 
-    It takes the arguments of :func:`drift_measures`, and `kappa`, see
-    :func:`entailment.half_aperture`.
+    It takes the arguments of :func:`drift_measures`, and `kappa` of
+    :func:`hmcl_jax.entailment.half_aperture`.
 
     Returns:
       Shape ``(..., 6)``.
