@@ -126,7 +126,7 @@ def test_run_trains_refuses_and_resumes(store, tmp_path, hmcl, capsys):
     for bad, message in (
         (["--stream", ""], "--stream must be pocket, pocket-modalities or the path of a store"),
         (["--mesh", "2"], "mesh must be of type str, got 2"),
-        (["--processes", "2"], "--coordinator, --process-id is missing"),
+        (["--processes", "2"], "--coordinator HOST:PORT --processes N --process-id"),
         (["--methods", ""], "2"),  # the exit code
         (["--seeds", ","], "2"),
         (["--out", ""], "2"),
