@@ -36,14 +36,7 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[object] | None = None) -> None:
-    """Runs one subcommand.
-
-    Args:
-      arguments: of the command line, the subcommand first; those of the process by default.
-
-    Raises:
-      SystemExit: after any failure; see the module for the codes.
-    """
+    """Runs one subcommand of the process's or the given command line; exits after any failure."""
     words = list(map(str, sys.argv[1:] if arguments is None else arguments))
     name = words[0] if words else "--help"
     if name not in COMMANDS:
@@ -66,8 +59,8 @@ def explained(
 ) -> Iterator[None]:
     """Ends the process after an error, with a sentence and an exit code.
 
-    The sentence begins with the `command`. After an interruption it ends with the `remedy`, and
-    for a missing package it names the `extra` of hmcl_jax that installs it.
+    After an interruption the sentence ends with the `remedy`; for a missing package it names the
+    `extra` of hmcl_jax that installs it.
     """
     try:
         yield

@@ -37,7 +37,6 @@ class Job(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of all commands that keep records."""
     shared.add_experiment(parser)
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume", action="store_true", help="keep the records in --out")
@@ -46,14 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Study:
-    """A stream, the settings of all jobs on it, and the file of their records.
-
-    Args:
-      options: see :func:`add_options`.
-      name: of the files, without their endings.
-      methods: names, each a method or a row of the config.
-      seeds: instead of the config's.
-    """
+    """A stream, the settings of all jobs on it, and the file of their records, NAME.json."""
 
     def __init__(
         self,
