@@ -98,13 +98,12 @@ def open_sources(
     sources: list[Source] = []
     orders: dict[str, tuple[str, ...]] = {}
     if options.suite:
-        known = [entry.name for entry in SUITES[options.suite]]
-        chosen = options.only or known
+        known = {entry.name: entry for entry in SUITES[options.suite]}
+        chosen = options.only or list(known)
         if unknown := sorted(set(chosen).difference(known)):
             raise IngestError(f"--only: {unknown[0]!r} is not one of {', '.join(known)}.")
-        for entry in SUITES[options.suite]:
-            if entry.name in chosen:
-                sources.append(open_expected(options.root, entry, links=options.links))
+        for name in (name for name in known if name in chosen):
+            sources.append(open_expected(options.root, known[name], links=options.links))
         if not options.task:  # an order names all tasks, and those of --task have no place in it
             for key, order in ORDERS[options.suite].items():
                 orders[key] = tuple(name for name in order if name in chosen)

@@ -25,9 +25,8 @@ COMMANDS = {
     "inspect": "show what is in a store, and what is wrong with it",
     "methods": "list the methods and their settings",
 }
-# Those that continue what was interrupted.
 RESUMABLE = ("run", "select", "sweep", "extract")
-# Which extra of hmcl_jax installs all that a command needs.
+# The extra of hmcl_jax that installs all that a command needs.
 EXTRAS = {"report": "report", "sweep": "report", "convert": "convert", "extract": "backbones"}
 
 
@@ -94,8 +93,7 @@ def is_explained(error: Exception) -> bool:
 
 def _overview() -> argparse.ArgumentParser:
     """The parser of the command without a known subcommand: help, version, or an error."""
-    width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
+    listed = "\n".join(f"  {name:<8} {about}" for name, about in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="hmcl",
         description="Hyperbolic multimodal continual learning.",

@@ -19,7 +19,6 @@ import numpy as np
 from hmcl_jax._files import json_text
 from hmcl_jax.cli import options as shared
 from hmcl_jax.continual import Event, RunError, make_method, run_sweep
-from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.report.results import write_files
 
 Record = dict[str, Any]
@@ -54,16 +53,8 @@ class Study:
         methods: Sequence[str],
         seeds: Sequence[int] | None,
     ) -> None:
-        self.experiment = read_experiment(
-            shared.find_config(options.config),
-            options.set,
-            methods=methods,
-            variant=options.variant,
-            stream=options.stream,
-            seeds=seeds,
-        )
-        self.store = shared.open_stream(self.experiment.stream)
-        self.order = read_order(self.experiment.order, list(self.store.orders))
+        opened = shared.open_experiment(options, methods, seeds)
+        self.experiment, self.store, self.order = opened
         self.out, self.name, self.resume = Path(options.out), name, options.resume
         # What all records in one file have in common.
         self.about: dict[str, Any] = {

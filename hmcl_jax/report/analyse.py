@@ -149,8 +149,6 @@ def _read_runs(
     folders: tuple[Path, ...], store: Store, methods: Sequence[str] | None
 ) -> tuple[dict[str, SavedRun], list[str]]:
     """Runs by the names they are shown with, and sentences on those that cannot be read."""
-    if absent := [folder for folder in folders if not folder.is_dir()]:
-        raise RunError(f"there is no folder {absent[0]}; give one of `hmcl run`.")
     listed = [
         (folder, prefix, method)
         for folder, prefix in zip(folders, _short_names(folders), strict=True)

@@ -240,6 +240,7 @@ class SavedResults(NamedTuple):
     """The contents of ``results.json``."""
 
     path: Path
+    stream: str | None  # the ``--stream`` of the run
     about: Mapping[str, Any]  # config, store and times
     versions: Mapping[str, str]  # of the packages that made the results
     results: Mapping[str, StreamResult]  # by method, without heads
@@ -258,6 +259,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         methods = content["methods"].items()
         results = {name: _result(name, entry, shared) for name, entry in methods}
         about, packages = dict(content.get("about", {})), dict(content.get("versions", {}))
+        stream = about.get("experiment", {}).get("stream")
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise RunError(f"{path} is damaged or of another kind: {reason}; {remedy}.") from error
@@ -267,17 +269,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         if not is_complete(result.scores[_finished(result)]).all()
     }
     results = {name: result for name, result in results.items() if name not in wrong}
-    return SavedResults(path, about, packages, results, wrong)
-
-
-def stream_of(folder: str | os.PathLike[str]) -> str | None:
-    """The ``--stream`` that ``results.json`` names, even if its numbers are damaged, or None."""
-    try:
-        content = json.loads((Path(folder) / "results.json").read_text("utf8"))
-        stream = content["about"]["experiment"]["stream"]
-    except UNREADABLE:
-        return None
-    return stream if isinstance(stream, str) else None
+    return SavedResults(path, stream, about, packages, results, wrong)
 
 
 def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> StreamResult:

@@ -69,8 +69,6 @@ def write_report(
     `seed` is that of the tree drawing; `listener` is called with the name of a figure and how many
     of how many are drawn.
     """
-    if isinstance(formats, str) or not set(formats) <= set(FORMATS):
-        raise ValueError(f"formats must be some of {FORMATS}, got {formats!r}.")
     out = Path(os.path.abspath(out))
     check_report(out, replace)
     with _files.partial_folder(out) as partial:
