@@ -66,7 +66,7 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     scores = np.where(
         np.tri(count, dtype=bool), rng.uniform(0.2, 0.9, (len(seeds), count, count)), np.nan
     )
-    names = {"retrieval": ["score", *RECALL_MEASURES], "classification": ["score"]}
+    names = {"retrieval": RECALL_MEASURES, "classification": ["score"]}
     details = [
         [{n: rng.uniform(size=len(seeds)).tolist() for n in names[task.kind]} for task in seen]
         for seen in (store.tasks[: t + 1] for t in range(count))
@@ -87,29 +87,17 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     )
 
 
-def make_runs(out, store: Store, methods, rng, seeds=SEEDS, finished=None, stopped=None):
-    """A folder with runs of some methods over a store; `finished` tasks, all by default.
-
-    `stopped` says by method which places of seeds were stopped on the last task.
-    """
+def make_runs(out, store: Store, methods, rng, seeds=SEEDS, stopped=None):
+    """A folder with runs; `stopped` has by method the places of seeds that stopped at the end."""
     last = store.tasks[-1].name
-    stops = {
-        m: [
-            Stopped(i, seeds[i], last, 2, "gradient", ("image",))
-            for i in (stopped or {}).get(m, ())
-        ]
-        for m in methods
-    }
+    results = {}
     for method in methods:
-        steps = range(1, (finished or len(store)) + 1)
-        heads = [heads_of(store, seeds, n, rng) for n in steps]
-        save_run(out, store, method, seeds, heads, stops[method])
-    if finished in (None, len(store)):
-        results = {}
-        for method in methods:
-            made = made_result(store, method, seeds, rng)
-            for one in stops[method]:
-                made.scores[one.seed_index, -1] = np.nan
-            results[method] = dataclasses.replace(made, stopped=tuple(stops[method]))
-        write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
+        places = (stopped or {}).get(method, ())
+        stops = [Stopped(i, seeds[i], last, 2, "gradient", ("image",)) for i in places]
+        heads = [heads_of(store, seeds, n, rng) for n in range(1, len(store) + 1)]
+        save_run(out, store, method, seeds, heads, stops)
+        made = made_result(store, method, seeds, rng)
+        made.scores[list(places), -1] = np.nan
+        results[method] = dataclasses.replace(made, stopped=tuple(stops))
+    write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
     return out
