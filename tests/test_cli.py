@@ -132,7 +132,7 @@ def test_run_trains_refuses_and_resumes(store, tmp_path, hmcl, capsys):
             run(tmp_path / "other", *bad)
     told = capsys.readouterr().err
     assert "--methods: must be names separated by commas, got ''" in told
-    assert "--seeds: must be whole numbers separated by commas, got ','" in told
+    assert "--seeds: invalid numbers value: ','" in told
     assert not (tmp_path / "other").exists()
 
 

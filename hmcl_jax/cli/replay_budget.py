@@ -4,14 +4,11 @@ The settings of a method at a size are those of its row in the config whose pair
 logarithmic axis, such as gem (512) or gem_64; a further row, such as gem_16, is used as soon as the
 config has it.
 
-Pairs are counted over the stream. The memories are shared evenly among the tasks seen so far, so a
-size below the number of tasks is left out. With one pair per task the memory has no negatives: its
-contrastive loss is 0, and only the entailment and DER++'s distillation remain.
+The memories are shared evenly among the tasks seen so far, so a size below the number of tasks is
+left out. With one pair per task the memory has no negatives: its contrastive loss is 0.
 
-- gem, agem, derpp: 0 pairs are vanilla.
-- cflat: 0 pairs are C-FLAT whose distillation is over the minibatch alone.
-- ewc keeps no pairs. Its number is that of the pairs its Fishers are estimated on, an equal part of
-  them at each task's end; 0 pairs are vanilla, and an estimate needs two pairs per task.
+0 pairs are vanilla, for cflat its distillation over the minibatch alone. ewc keeps no pairs: its
+number is that of the pairs its Fishers are estimated on, at least two at each task's end.
 """
 
 import argparse

@@ -71,9 +71,13 @@ def run(options: argparse.Namespace) -> None:
     chosen = options.methods, options.seeds, options.order
     experiment, store, order = in_all(lambda: shared.open_experiment(options, *chosen))
     in_first(lambda: check_results(options.out, experiment.methods, options.resume))
-    reporting = report_options(options)
+    parser = argparse.ArgumentParser()  # of `hmcl report`
+    report.add_options(parser)
+    words = [options.out, *(["--replace"] if options.resume else [])]
+    words += ["--stream", options.stream] if options.stream else []
+    reported = parser.parse_args(words)
     if options.report:  # before anything is trained
-        in_first(lambda: report.check_folder(reporting))
+        in_first(lambda: report.check_folder(reported))
     with ProgressView(experiment.methods, console) as view:
         results = run_stream(
             store,
@@ -104,17 +108,8 @@ def run(options: argparse.Namespace) -> None:
     print(f"wrote {', '.join(map(str, written))}")
     if options.report:
         try:
-            report.make(reporting, console)
+            report.make(reported, console)
         except BaseException:
             missing = f"but the report is not: hmcl report {options.out} writes it."
             print(f"The results are written, {missing}", file=sys.stderr)
             raise
-
-
-def report_options(options: argparse.Namespace) -> argparse.Namespace:
-    """The options of `hmcl report` for this run."""
-    parser = argparse.ArgumentParser()
-    report.add_options(parser)
-    words = [options.out, *(["--replace"] if options.resume else [])]
-    words += ["--stream", options.stream] if options.stream else []
-    return parser.parse_args(words)

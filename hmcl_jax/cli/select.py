@@ -14,9 +14,7 @@ score weighs like a point of forgetting; of equal points the first. Points that 
 
 Writes to --out, after every grid: selection.json (every point, the rule, the winners), selection.md
 (the winners, and which of them lie at the end of their grid) and selected.toml, a config with the
-chosen rows for `hmcl run` and `hmcl sweep`. An interrupted command continues with --resume: grids
-that are in selection.json are kept, unless they have changed. As in the paper, the seed of the
-selection is among the seeds of the table.
+chosen rows for `hmcl run` and `hmcl sweep`. An interrupted command continues with --resume.
 """
 
 import argparse
