@@ -1,6 +1,7 @@
 """Analyses of run folders: what is measured, side by side, and what is said of runs that lack."""
 
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -11,7 +12,7 @@ from report_runs import SEEDS, make_runs, small_store, with_tree_points
 from saved_runs import heads_of, save_run
 
 from hmcl_jax.continual import RunError, read_runs
-from hmcl_jax.evaluation import chance_scores, hierarchy_scores, measure_drift, predict, top1
+from hmcl_jax.evaluation import hierarchy_scores, measure_drift, predict, top1
 from hmcl_jax.head import apply_head
 from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.hierarchy import class_trees
@@ -45,7 +46,6 @@ def copy(runs, tmp_path):
 def test_everything_is_measured(found, store, runs):
     assert found.methods == found.geometry == METHODS
     assert found.warnings == ()
-    assert found.order == tuple(task.name for task in store)
     assert list(found.results) == list(METHODS)
     run = read_runs(runs, store)["hmcl_ca"]
     heads = [run.heads(number) for number in range(1, 5)]
@@ -67,20 +67,18 @@ def test_hierarchy_is_of_the_heads_at_the_end_of_the_task_and_of_the_stream(foun
     tree = found.hierarchies[1]
     task = store["task3"]
     run = read_runs(runs, store)["hmcl_ca"]
-    for when, finished in enumerate((3, 4)):
-        heads = run.heads(finished)
-        for seed in range(2):
-            prototypes, samples = (
-                apply_head(heads[m][seed], np.float32(task.arrays[key]), store.K)
-                for m, key in (("text", "prototypes"), ("image", "test_features"))
-            )
-            labels = task.arrays["test_labels"]
-            right = top1(prototypes, samples, labels, K=store.K)
-            np.testing.assert_allclose(tree.scores["top1"][1, seed, when], right, atol=1e-6)
-            predicted = np.asarray(predict(prototypes, samples, K=store.K))
-            expected = hierarchy_scores(tree.tree, predicted, labels)
-            assert tree.scores["tie"][1, seed, when] == expected["tie"]
-    assert chance_scores(tree.tree)["top1"] == pytest.approx(1 / 6)
+    for when, seed in itertools.product((0, 1), (0, 1)):
+        heads = run.heads(3 + when)
+        prototypes, samples = (
+            apply_head(heads[m][seed], np.float32(task.arrays[key]), store.K)
+            for m, key in (("text", "prototypes"), ("image", "test_features"))
+        )
+        labels = task.arrays["test_labels"]
+        right = top1(prototypes, samples, labels, K=store.K)
+        np.testing.assert_allclose(tree.scores["top1"][1, seed, when], right, atol=1e-6)
+        predicted = np.asarray(predict(prototypes, samples, K=store.K))
+        expected = hierarchy_scores(tree.tree, predicted, labels)
+        assert tree.scores["tie"][1, seed, when] == expected["tie"]
 
 
 @pytest.fixture(scope="module")
@@ -210,22 +208,18 @@ def test_stopped_seeds_are_left_out_and_named(store, tmp_path):
     assert "hmcl_ca are over the other 1" in said
     assert "Scores of ewc are not shown: all its seeds were stopped" in said
     assert "traversals of ewc are not shown: all its seeds were stopped" in said
-    assert str(tmp_path / "ewc") in said
-    assert "vanilla:" not in said
     assert len(set(found.warnings)) == len(found.warnings)
-    for values in (found.drift.values, found.drift.cones, found.drift.norms["image"].ratios):
-        np.testing.assert_array_equal(
-            np.isnan(values).all(axis=tuple(range(2, values.ndim))), [[False, False], [True, False]]
-        )
-    measured = found.hierarchies[1].scores["top1"]
-    np.testing.assert_array_equal(np.isnan(measured).all(axis=2), [[False, False], [True, False]])
+    drift, trees = found.drift, found.hierarchies[1].scores
+    for values in (drift.values, drift.cones, drift.norms["image"].ratios, trees["top1"]):
+        lost = np.isnan(values).all(axis=tuple(range(2, values.ndim)))
+        np.testing.assert_array_equal(lost, [[False, False], [True, False]])
     tables = all_tables(found)
     for table in tables.values():
         assert not re.search(r"\bnan\b", table.markdown())
         row = next((row for row in table.rows if row[0] == "hmcl_ca"), ("",))
         assert "±" not in " ".join(row)
-    drift = found.drift.values[1, 1].mean(axis=0)
-    assert [cell.split()[0] for cell in tables["drift"].rows[2][1:]] == [f"{x:.4f}" for x in drift]
+    means = [f"{x:.4f}" for x in drift.values[1, 1].mean(axis=0)]
+    assert [cell.split()[0] for cell in tables["drift"].rows[2][1:]] == means
 
 
 def test_a_method_whose_heads_have_burst_and_a_damaged_run_are_left_out(store, copy, rng):
@@ -278,14 +272,13 @@ def test_synsets_without_a_tree_need_wordnet(store, monkeypatch, tmp_path):
     task = dataclasses.replace(
         store["task1"], tree=(), classes=tuple(f"n0000000{i}" for i in range(6))
     )
-    trees, warnings = class_trees([task])
+    trees, (warning,) = class_trees([task])
     assert trees == {}
-    assert "hierarchy of task1 is not shown. No WordNet" in warnings[0]
+    assert "hierarchy of task1 is not shown. No WordNet" in warning
     (tmp_path / "data.noun").write_text(
         "00001740 03 n 01 entity 0 000 | all\n"
         + "".join(f"0000000{i} 03 n 01 w{i} 0 001 @ 00001740 n 0000 | w\n" for i in range(6))
     )
     (tmp_path / "index.noun").write_text("entity n 1 0 1 0 00001740\n")
     tree = class_trees([task])[0]["task1"]
-    assert tree.root == "n00001740"
     assert [tree.names[i] for i in tree.classes] == list(task.classes)

@@ -91,13 +91,10 @@ def settle(browser):
 
 
 def test_nothing_is_asked_of_the_network_and_nothing_is_executed(browser, page):
-    asked = []
-    for entry in browser.get_log("performance"):
-        message = json.loads(entry["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            asked.append(message["params"]["request"]["url"])
-    assert page.as_uri() in asked  # the log works
-    assert [url for url in asked if not url.startswith("data:") and url != page.as_uri()] == []
+    log = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"] for m in log if m["method"] == "Network.requestWillBeSent"]
+    # The page itself is asked for, so the log works.
+    assert {r["url"] for r in asked if not r["url"].startswith("data:")} == {page.as_uri()}
     assert browser.get_log("browser") == []  # no errors, no breach of the policy
     assert browser.execute_script("return window.attacked") is None
     assert browser.execute_script("return document.scripts.length") == 1
@@ -115,13 +112,10 @@ def test_hostile_names_are_shown_as_text(browser):
     for name in (*HOSTILE, METHODS[2]):
         assert name.replace("\ud800", "\ufffd").replace("\x00", "\ufffd") in text
     assert browser.title.startswith("<img src=x")
-    images = browser.execute_script("return [...document.images].map(i => [i.src, i.naturalWidth])")
-    photos = [width for src, width in images if src.startswith("data:image/jpeg")]
-    drawings = [width for src, width in images if src.startswith("data:image/svg+xml")]
-    assert set(photos) == {32}
-    assert len(drawings) >= 7
-    assert all(width > 400 for width in drawings)
-    assert len(photos) + len(drawings) == len(images)
+    widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
+    drawings = [width for width in widths if width != 32]  # the width of the photos
+    assert len(widths) > len(drawings) >= 7
+    assert min(drawings) > 400
 
 
 COLUMN = """
@@ -136,9 +130,7 @@ def test_tables_sort_by_click_and_by_keyboard(browser):
     resize(browser, 1400)
     caption = "Scores at the end"
     tables = browser.find_elements(By.CSS_SELECTOR, "table.sortable")
-    (scores,) = (
-        t for t in tables if t.find_element(By.TAG_NAME, "caption").text.startswith(caption)
-    )
+    scores = next(t for t in tables if t.text.startswith(caption))
     heads = scores.find_elements(By.CSS_SELECTOR, "thead th")
 
     def values(column):
@@ -154,14 +146,10 @@ def test_tables_sort_by_click_and_by_keyboard(browser):
     button.click()
     assert values(column) == sorted(original, reverse=True)
     assert head.get_attribute("aria-sort") == "descending"
-    arrow = "return getComputedStyle(arguments[0].querySelector('.arrow'), '::after').content"
-    assert browser.execute_script(arrow, head) == '"\u2193"'
-    assert browser.execute_script(arrow, heads[column % 6 + 1]) == '"\u2195"'
     button.send_keys(Keys.ENTER)
     assert values(column) == sorted(original)
     heads[0].find_element(By.TAG_NAME, "button").send_keys(Keys.SPACE)
-    assert head.get_attribute("aria-sort") == "none"
-    assert heads[0].get_attribute("aria-sort") == "ascending"
+    assert [h.get_attribute("aria-sort") for h in (heads[0], head)] == ["ascending", "none"]
     assert browser.execute_script(COLUMN, caption, 0)[1:] == ["hmcl_ca", "vanilla"]
 
 
@@ -310,9 +298,8 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     # Whether content is skipped is settled when a frame is drawn, not at once.
     WebDriverWait(browser, 20).until(lambda page: page.execute_script(hidden) == 0)
     assert not browser.find_element(By.ID, "theme").is_displayed()
-    assert (
-        browser.execute_script("return getComputedStyle(document.body).color") == "rgb(29, 33, 38)"
-    )
+    ink = browser.execute_script("return getComputedStyle(document.body).color")
+    assert ink == "rgb(29, 33, 38)"
     resize(browser, 1000)
     assert len(base64.b64decode(browser.print_page())) > 50_000
 

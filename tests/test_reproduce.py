@@ -99,17 +99,11 @@ def test_tables_share_runs():
     assert added.settings == {"memory": 64}
 
 
-def test_every_config_reads_for_its_streams_and_says_how_it_is_run():
+def test_every_config_says_how_it_is_run():
     for name in NAMES:
-        about = about_of(name)
-        for stream in [*about["streams"], about["pocket"]]:
-            item = read_item(name, stream)
-            assert item.needed or about["show"] in ("ranks", "time")
         text = (ROOT / "experiments" / "configs" / "paper" / f"{name}.toml").read_text()
         for word in (f"reproduce.py {name} ", "--stream pocket", "Needs", "osts:", "Expect:"):
             assert word in text.partition("\n[")[0], (name, word)
-    with pytest.raises(ConfigError, match="NAME must be one of main"):
-        about_of("mian")
 
 
 def shown(name, results, stream="pocket", about=()):

@@ -14,7 +14,7 @@ from hmcl_jax.continual.experiment import read_experiment
 from hmcl_jax.data.store import read_store, write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import columns
-from hmcl_jax.report.figures.sweeps import Budget, Curve, draw_frontier
+from hmcl_jax.report.figures.sweeps import Budget
 
 CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
 HASTE = ["train.classification.epochs=2", "train.batch=64"]
@@ -97,8 +97,7 @@ def test_the_rule_is_the_largest_sum_and_the_first_of_equal_ones():
         return select.winner(record).get("beta")
 
     a, b, c, lost = (42.0, 2.0), (43.5, 2.5), (39.5, 0.5), (math.nan, math.nan)
-    assert winner(a, b, c, lost) == 1  # Overall 41, BWT -2.5: as much as c
-    assert winner(a, c, lost, b) == 1
+    assert winner(a, b, c, lost) == winner(a, c, lost, b) == 1  # b and c have the same sum
     assert winner(lost) is None
 
 
@@ -163,19 +162,15 @@ def test_rows_that_share_a_name_are_chosen_by_the_same_rule(call, ran, tmp_path,
     assert ran == ["hmcl_mr", "turn", "turn_ambient"]
     won = held["winners"]["turn_ambient"]
     assert (won["row"], won["beta"], won["Overall"]) == ("turn", 0.1, 38.5)
-    assert won["sum"] == pytest.approx(37.0)
-    assert held["winners"]["turn"]["row"] == "turn"
     assert held["about"]["rule"] == select.RULE
     turn = {"method": "hmcl_ca", "span": "ambient", "train": {"weight_decay": 0.1}, "beta": 0.1}
     chosen = {"vanilla": {}, "hmcl_mr": {"variance": 0.5, "beta": 0.0}, "turn": turn}
     assert held["rows"] == chosen
     experiment = read_experiment(tmp_path / "out" / "selected.toml")
-    assert experiment.settings == chosen
+    assert (experiment.settings, experiment.stream) == (chosen, str(stream))
     assert experiment.train.classification.epochs == 2
-    assert experiment.stream == str(stream)
-    shown = capsys.readouterr().out
-    assert '[methods.turn]\nmethod = "hmcl_ca"\nspan = "ambient"\n' in shown
-    (line,) = (line for line in shown.splitlines() if line.startswith("| turn_ambient"))
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("| turn_ambient"))
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells == ["turn_ambient", "turn", "2", "beta 0.1", "38.50", "-1.50", "37.00", "-"]
     # The best value may lie beyond the end of a grid, but not beyond 0.
@@ -258,7 +253,6 @@ def test_worth_compares_means_and_each_seed_with_itself():
     text = replay_budget.worth_table({"gem": found}, lines)
     assert "|  hmcl_mr (31.75) | hmcl_ca (29.75) |" in text
     assert "54 (32 to >256)* |" in text
-    assert "falls below again" in text
 
 
 def test_settings_are_those_of_the_row_with_the_nearest_pairs():
@@ -272,9 +266,8 @@ def test_settings_are_those_of_the_row_with_the_nearest_pairs():
     }
     jobs = replay_budget.make_jobs(settings, ["gem", "ewc", "cflat"], [8, 16, 128, 256], 16)
     found = {job.label: job.points[0] for job in jobs}
-    assert list(found)[:3] == ["vanilla", "hmcl_mr", "turning"]
-    gem = [label for label in found if label.startswith("gem")]
-    assert gem == ["gem: 16", "gem: 128", "gem: 256"]
+    lines, gem = ["vanilla", "hmcl_mr", "turning"], ["gem: 16", "gem: 128", "gem: 256"]
+    assert list(found)[:6] == lines + gem
     assert found["gem: 128"] == {"method": "gem", "memory": 128, "margin": 0.2}
     assert found["gem: 256"] == {"margin": 0.1, "memory": 256}
     # EWC's 512 pairs are those of each of 16 tasks; one pair per task has no negatives.
@@ -339,13 +332,6 @@ def test_a_sweep_over_pairs_continues_and_refuses(tmp_path, monkeypatch, replay,
             replay(*wrong)
 
 
-def test_a_picture_is_drawn(tmp_path, rng):
-    x, y = rng.normal(size=(2, 2, 3))
-    curves = [Curve("a: k", "a", (0.1, 10.0), x, y), Curve("b", "b", (), x[:1], y[:1], replay=True)]
-    draw_frontier(curves, [tmp_path / "picture.png", tmp_path / "picture.svg"])
-    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
-
-
 def test_points_that_are_beaten_are_named():
     def curve(method, forgetting, immediate):
         columns = {"forgetting": forgetting, "immediate": immediate}
@@ -368,7 +354,6 @@ def test_curves_are_kept(tmp_path, sweep, capsys):
     capsys.readouterr()
     held = run("vanilla,hmcl_ca_ambient", "--resume")
     assert "vanilla: 1 points" not in capsys.readouterr().out
-    assert held["about"]["seeds"] == [0, 1]
     curve = held["records"]["hmcl_ca_ambient: variance"]  # a row that a config need not have
     assert np.shape(curve["forgetting"]) == (len(curve["values"]), 2)
     assert curve["programs"] < len(curve["values"])  # all values and seeds share them

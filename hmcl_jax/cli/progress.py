@@ -37,6 +37,10 @@ class _View(Progress):
         super().__init__(title, *counts, *columns, console=console, disable=not console.is_terminal)
         self.known: dict[str, TaskID] = {}
 
+    def stop(self) -> None:
+        if not self.disable:  # Rich 13 prints a blank line here even if it is disabled
+            super().stop()
+
     def bar(self, key: str, title: str, done: int, total: int, note: str = "") -> None:
         """Moves a bar, which begins at its first call."""
         if key not in self.known:
