@@ -173,7 +173,6 @@ def test_hover_focus_and_arrows_tell_values(browser):
 
     WebDriverWait(browser, 20).until(hover)
     assert tells(cells[1])
-    assert "%" in tip.text
     browser.execute_script("arguments[0].focus()", cells[0])
     assert tells(cells[0])
     cells[0].send_keys(Keys.ARROW_RIGHT)
