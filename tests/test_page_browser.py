@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
 
 from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.figures.draw import draw_all
-from hmcl_jax.report.page import document, report_page, table
-from hmcl_jax.report.tables import Table
+from hmcl_jax.report.page import report_page
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -301,30 +299,6 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     assert ink == "rgb(29, 33, 38)"
     resize(browser, 1000)
     assert len(base64.b64decode(browser.print_page())) > 50_000
-
-
-@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on this machine")
-def test_tables_on_paper(browser, tmp_path):
-    def show(rows, media):
-        path = tmp_path / "table.html"
-        path.write_text(document("t", "l", {"One": table(Table("One", rows, "note"))}), "utf8")
-        browser.get(path.as_uri())
-        resize(browser, 1000, media=media)
-
-    here = browser.current_url
-    names = [f"folder{i:02}/hmcl_rotation" for i in range(16)]
-    show([["Task", *names], *([f"task {i}", *["45.1 (-8.4)"] * 16] for i in range(3))], "print")
-    # As wide as the sheet: less than what Chromium shrinks to one.
-    assert browser.execute_script("return document.querySelector('table').offsetWidth") <= 1000
-    show([["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))], "")  # paper's own
-    (tmp_path / "long.pdf").write_bytes(base64.b64decode(browser.print_page()))
-    command = ["pdftotext", str(tmp_path / "long.pdf"), "-"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    sheets = [sheet for sheet in text.split("\f") if "row" in sheet]
-    assert len(sheets) > 2
-    assert all(sheet.index("HEADER") < sheet.index("row") for sheet in sheets)
-    resize(browser, 1000)
-    browser.get(here)
 
 
 def test_no_complaint_came_up_meanwhile(browser):

@@ -119,8 +119,6 @@ def test_grids_and_sweeps_fit_the_methods_and_the_configs():
             assert settings in points[name], name
     sizes = (replay_budget.REPLAY, replay_budget.PAIRS, 16)
     jobs = {job.label: job for job in replay_budget.make_jobs(experiment.settings, *sizes)}
-    kept = {label: records.full_settings(job)[0].get("memory") for label, job in jobs.items()}
-    assert (kept["derpp: 1024"], kept["ewc: 1024"]) == (1024, 64)
     assert (jobs["derpp: 64"].name, jobs["ewc: 1024"].name) == ("derpp_64", "ewc_512")
     sweeps = {name: name.removesuffix("_ambient") for name, _ in frontier.SWEEPS}
     assert set(sweeps.values()) == set(METHODS)
