@@ -10,6 +10,7 @@ from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import write_results
+from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.tables import RECALL_MEASURES
 
 SEEDS = (3, 5)
@@ -28,6 +29,7 @@ HOSTILE = (
     "long" * 40,
     f"javascript:{ATTACK} \ud800 \x00",
 )
+METHODS = ("vanilla", "hmcl_ca", HOSTILE[2])
 
 
 def small_store(**more) -> Store:
@@ -47,11 +49,11 @@ def with_tree_points(store: Store, rng) -> Store:
     return dataclasses.replace(store, tasks=tuple(tasks))
 
 
-def hostile_store(rng) -> Store:
+def hostile_store(rng, names=HOSTILE[1:]) -> Store:
     """A stream whose tasks, classes and categories have hostile names."""
     plain = small_store(classes=len(HOSTILE), depth=2)
     tasks = []
-    for task, name in zip(plain.tasks, HOSTILE[1:], strict=False):
+    for task, name in zip(plain.tasks, names, strict=False):
         known = dict(zip(task.classes, HOSTILE, strict=False))
         tree = tuple(tuple(known.get(n, f"{n} <b>&") for n in row) for row in task.tree)
         classes = tuple(known[c] for c in task.classes)
@@ -101,3 +103,10 @@ def make_runs(out, store: Store, methods, rng, seeds=SEEDS, stopped=None):
         results[method] = dataclasses.replace(made, stopped=tuple(stops))
     write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
     return out
+
+
+def hostile_analysis(folder, methods=METHODS, names=HOSTILE[1:], seeds=SEEDS):
+    """An analysis of a stream and methods with hostile names."""
+    rng = np.random.default_rng(0)
+    store = hostile_store(rng, names)
+    return analyse([make_runs(folder, store, methods, rng, seeds)], store, pictures=4)

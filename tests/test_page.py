@@ -9,10 +9,9 @@ import re
 
 import numpy as np
 import pytest
-from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
+from report_runs import HOSTILE, hostile_analysis
 
 from hmcl_jax.report import page
-from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.page import document, leading_number, macros, table
 from hmcl_jax.report.tables import Table, p_value
 
@@ -76,11 +75,7 @@ def test_any_text_is_shown_as_it_is(name):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """An analysis of a stream and methods with hostile names."""
-    rng = np.random.default_rng(0)
-    store, folder = hostile_store(rng), tmp_path_factory.mktemp("runs")
-    methods = ("vanilla", f'<img src=x onerror="{ATTACK}">')
-    return analyse([make_runs(folder, store, methods, rng)], store, pictures=1)
+    return hostile_analysis(tmp_path_factory.mktemp("runs"))
 
 
 def test_a_report_of_hostile_names_is_text_alone(hostile):

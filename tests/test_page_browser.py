@@ -8,9 +8,8 @@ import shutil
 
 import numpy as np
 import pytest
-from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
+from report_runs import ATTACK, HOSTILE, METHODS, hostile_analysis
 
-from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.figures.draw import draw_all
 from hmcl_jax.report.page import report_page
 
@@ -33,15 +32,13 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-METHODS = ("vanilla", "hmcl_ca", f'<img src=x onerror="{ATTACK}">')
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """A report of runs whose tasks, classes and methods have hostile names."""
-    rng = np.random.default_rng(0)
-    store, folder = hostile_store(rng), tmp_path_factory.mktemp("page")
-    found = analyse([make_runs(folder / "runs", store, METHODS, rng)], store, pictures=4)
+    folder = tmp_path_factory.mktemp("page")
+    found = hostile_analysis(folder / "runs")
     jpeg = io.BytesIO()
     Image.new("RGB", (32, 32), "teal").save(jpeg, "JPEG")
     photo = {"thumbnail": jpeg.getvalue()}
