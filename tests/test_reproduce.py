@@ -22,7 +22,6 @@ from paper.page import Section, as_json, html, markdown, verdict_rows
 from paper.plan import NAMES, about_of, read_item, unique
 from paper.published import Number, read_tables
 
-ROOT = Path(__file__).parent.parent
 # The paper's "Reproducibility Notes", typed here a second time: rho, beta, k_min.
 NOTES = {
     "meru-l": {"hmcl_mr": (0.60, 0.14, 8), "hmcl_ca": (0.65, 0.13, 8)},

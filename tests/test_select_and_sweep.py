@@ -187,8 +187,6 @@ def test_it_continues_and_refuses(call, ran, capsys):
     assert not ran
     call("--resume", grids=GRIDS.replace("variance = [0.5, 0.99]", "variance = [0.6, 0.99]"))
     assert ran == ["hmcl_mr"]
-    with pytest.raises(SystemExit, match="is of another experiment"):
-        call("--resume", "--seed", "7")
     # A grid that diverges everywhere does not stop the others.
     capsys.readouterr()
     held = call("--resume", grids=GRIDS.replace("beta = [0.0, 0.5]", "beta = [0.4, 0.5]"))
@@ -341,21 +339,16 @@ def test_points_that_are_beaten_are_named():
         "ewc: k": curve("ewc", [3.0], [30.5]),
         "gem: k": curve("gem", [0.0], [40.0]),
     }
-    lines = frontier.table(found).split("\n")[2:]
-    beaten = [line.split("|")[-2].strip() for line in lines]
+    beaten = [line.split("|")[-2].strip() for line in frontier.table(found).split("\n")[2:]]
     assert beaten == ["ewc: k 0", "-", "dns: k 1", "(replay)"]
 
 
-def test_curves_are_kept(tmp_path, sweep, capsys):
+def test_curves_are_kept(tmp_path, sweep):
     run = functools.partial(sweep, "frontier", "sweep", "frontier", "--seeds", "0,1", "--methods")
-    run("vanilla")
-    capsys.readouterr()
-    held = run("vanilla,hmcl_ca_ambient", "--resume")
-    assert "vanilla: 1 points" not in capsys.readouterr().out
+    held = run("vanilla,hmcl_ca_ambient")
     curve = held["records"]["hmcl_ca_ambient: variance"]  # a row that a config need not have
     assert np.shape(curve["forgetting"]) == (len(curve["values"]), 2)
     assert curve["programs"] < len(curve["values"])  # all values and seeds share them
-    assert curve["method"] == "hmcl_ca"
     assert (tmp_path / "out" / "frontier.png").stat().st_size > 5000
     with pytest.raises(SystemExit, match="--methods must be among vanilla"):
         run("none")
