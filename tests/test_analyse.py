@@ -12,6 +12,7 @@ from report_runs import SEEDS, make_runs, small_store, with_tree_points
 from saved_runs import heads_of, save_run
 
 from hmcl_jax.continual import RunError, read_runs
+from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.evaluation import hierarchy_scores, measure_drift, predict, top1
 from hmcl_jax.head import apply_head
 from hmcl_jax.report.analyse import analyse
@@ -19,6 +20,7 @@ from hmcl_jax.report.hierarchy import class_trees
 from hmcl_jax.report.page import report_page
 from hmcl_jax.report.results import mean_std, read_results
 from hmcl_jax.report.tables import all_tables
+from hmcl_jax.report.traversals import choose_starts
 
 METHODS = ("vanilla", "hmcl_ca")
 
@@ -79,6 +81,13 @@ def test_hierarchy_is_of_the_heads_at_the_end_of_the_task_and_of_the_stream(foun
         predicted = np.asarray(predict(prototypes, samples, K=store.K))
         expected = hierarchy_scores(tree.tree, predicted, labels)
         assert tree.scores["tie"][1, seed, when] == expected["tie"]
+
+
+def test_traversals_of_the_embedded_stream_start_at_named_pictures():
+    store = load_pocket()
+    start = choose_starts(store, store.tasks, 4)[0]
+    assert (start.task.name, start.title) == ("tux-photos", "An Adelaide Rosella")
+    assert start.thumbnail is not None
 
 
 @pytest.fixture(scope="module")
