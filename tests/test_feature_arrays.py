@@ -141,7 +141,6 @@ BAD = r"(is not finite|has length)"
 @pytest.mark.parametrize(
     ("array", "change", "complaint"),
     [
-        ("train_features", row(4, np.nan), f"train_features row 4 {BAD}"),
         ("test_features", row(1, np.inf), f"test_features row 1 {BAD}"),
         ("train_features", lambda a: a * 1e300, f"train_features row 0 {BAD}"),
         ("train_features", lambda a: a[:, 0], r"train_features must have shape \(n, d\), got \(9,"),
@@ -152,7 +151,6 @@ BAD = r"(is not finite|has length)"
         ("train_labels", row(2, 2**40), "train_labels row 2 is .* beyond int32"),
         ("train_labels", np.float64, "train_labels must be whole numbers"),
         ("prototypes", lambda a: a[:2], "prototypes has 2 rows for 3 classes"),
-        ("prototypes", lambda a: a * 1e9, "prototypes row 0 has (radius|length)"),
         ("audio_features", lambda a: np.zeros(3), "not known: audio_features"),
         ("train_pairs", lambda a: np.zeros((1, 2), int), "retrieval needs the arrays"),
     ],
@@ -170,14 +168,13 @@ def test_what_arrays_must_not_hold(tmp_path, rng, array, change, complaint, spac
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, "space must be one of points, tangent, euclidean, got None"),
+        ({}, "got space = None and norm = None"),
         ({"space": "euclidean"}, "norm is needed for Euclidean features"),
-        ({"space": "points", "norm": 1.0}, "and only for them"),
+        ({"space": "points", "norm": 1.0}, "got space = 'points' and norm = 1.0"),
         ({"space": "euclidean", "norm": -1.0}, "norm must be a positive number, got '-1.0'"),
         ({"space": "points", "K": float("nan")}, "K must be a positive number"),
         ({"space": "euclidean", "norm": 40.0}, "row 0 has length 40 in the tangent space"),
         ({"space": "euclidean", "norm": 1.0}, "train_features row 5 .*must not be zero"),
-        ({"space": "points", "name": "a/b"}, "name must be letters.*got 'a/b'"),
     ],
 )
 def test_settings_are_checked(tmp_path, rng, settings, complaint):
@@ -188,13 +185,10 @@ def test_settings_are_checked(tmp_path, rng, settings, complaint):
         read_features(tmp_path / "x", **settings)
 
 
-def test_arguments_that_do_not_exist_are_refused(tmp_path, rng):
-    with pytest.raises(TypeError, match=r"sapce must be one of name, .*space"):
-        read_features(make(tmp_path / "x", classification(rng)), sapce="points")
-
-
 def test_files_that_are_missing_or_damaged(tmp_path, rng):
     root = make(tmp_path / "x", classification(rng))
+    with pytest.raises(TypeError, match=r"sapce must be one of name, .*space"):
+        read_features(root, sapce="points")
 
     def refused(complaint):
         with pytest.raises(IngestError, match=complaint):

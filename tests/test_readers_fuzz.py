@@ -1,5 +1,6 @@
 """Random damage gives an IngestError or a collection that is valid; never another exception."""
 
+import contextlib
 import json
 import random
 
@@ -55,13 +56,10 @@ def check(split, collection):
         assert set(split.pairs[:, 0]) == set(range(count))
         assert set(split.pairs[:, 1]) == set(range(len(split.captions)))
         assert all(text.strip() == text != "" for text in split.captions)
-        for text in split.captions:
-            text.encode()
+        "".join(split.captions).encode()
     assert len({picture.key for picture in split.pictures}) == count
-    try:
+    with contextlib.suppress(IngestError):
         contents(split)
-    except IngestError:
-        return
 
 
 @pytest.mark.parametrize(
@@ -91,9 +89,8 @@ def test_damaged_collections(tmp_path, build, file):
         data = mutate_bytes(chance, whole)
         if file.endswith(".tar") and trial % 2:  # most of a tar file is zeros; change its headers
             blocks = len(whole.rstrip(b"\x00")) // 512 + 1
-            at = 512 * chance.randrange(blocks) + chance.choice(
-                [0, 1, 124, 130, 148, 156, 257, 345]
-            )
+            field = chance.choice([0, 1, 124, 130, 148, 156, 257, 345])
+            at = 512 * chance.randrange(blocks) + field
             data = whole[:at] + chance.randbytes(2) + whole[at + 2 :]
         elif file.endswith(".json") and trial % 2:
             data = json.dumps(mutate_tree(chance, json.loads(whole))).encode()
