@@ -155,14 +155,14 @@ BAD = r"(is not finite|has length)"
         ("train_pairs", lambda a: np.zeros((1, 2), int), "retrieval needs the arrays"),
     ],
 )
-@pytest.mark.parametrize("space", ["points", "tangent"])
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_what_arrays_must_not_hold(tmp_path, rng, array, change, complaint, space):
+def test_what_arrays_must_not_hold(tmp_path, rng, array, change, complaint):
     made = classification(rng)
     made[array] = change(made.get(array))
     make(tmp_path / "x", made)
-    with pytest.raises(IngestError, match=complaint):
-        read_features(tmp_path / "x", space=space)
+    for space in ("points", "tangent"):
+        with pytest.raises(IngestError, match=complaint):
+            read_features(tmp_path / "x", space=space)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_files_that_are_missing_or_damaged(tmp_path, rng):
     victim.unlink()
     refused("missing: test_labels; not known: none")
     write(root / "features.safetensors", b"\xff" * 40)
-    refused(r"either \.npy files or one \.safetensors file, got 4")
+    refused("or one .safetensors file")
     for file in root.glob("*.npy"):
         file.unlink()
     refused(r"features\.safetensors cannot be read")

@@ -115,7 +115,7 @@ def test_arguments_come_before_collection_toml_before_text_files(tmp_path):
         ('classes = ["a", ""]', "classes 2 must .*not be blank"),
         ('prompts = ["{} {c}"]', "prompts must hold {} once"),
         ('fit = "stretch"', "fit must be one of crop, squash, got 'stretch'"),
-        ('layout = "zip"', "layout must be one of folders, table"),
+        ('layout = "zip"', "layout must be one of these, got 'zip'"),
         ("provenance = { a = 1 }", r"provenance\.a must be a text"),
         ('name = "\x00"', r"collection\.toml cannot be read: TOMLDecodeError"),
     ],

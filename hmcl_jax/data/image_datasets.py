@@ -122,10 +122,7 @@ def open_collection(
     folder = Folder(path, links)
     where, layout = str(folder.path), layout or recognise(folder)
     if layout not in LAYOUTS:
-        raise IngestError(
-            f"{where}: layout must be one of {', '.join(LAYOUTS)}, got {layout!r}; features are "
-            f"for read_features.\n{NEEDS}"
-        )
+        raise IngestError(f"{where}: layout must be one of these, got {layout!r}:\n{NEEDS}")
     settings = read_settings(folder, FOR_PICTURES, name=name, prompts=prompts, fit=fit)
     wanted = {"train": "train", "test": "test", **settings.get("splits", {}), **(splits or {})}
     if len(wanted) > 2:

@@ -1,9 +1,7 @@
 """Reads collections of pictures as they are published: one function for each layout.
 
-It returns a function for each split, which reads the split to `Samples`: pictures in the order of
-their keys, each with the label that is written for it, or with its captions. Splits are known from
-listings alone, and no picture is opened before it is used. :mod:`hmcl_jax.data.image_datasets`
-makes the rest.
+It returns a function for each split, which reads the split to `Samples`. Splits are known from
+listings alone, and no picture is opened before it is used.
 
 The ``datasets`` library reads Parquet and Arrow files and data sets of its hub. It keeps copies of
 them in its own cache (``HF_DATASETS_CACHE``). Class folders and tables are read here: to open a
@@ -84,17 +82,16 @@ class Samples(NamedTuple):
 Splits = Mapping[str, Callable[[], Samples]]
 
 
-def _files(folder: Folder, keys: Sequence[str]) -> Pictures:
-    return Pictures(keys, lambda row: Path(folder.root, keys[row]).read_bytes())
-
-
-def _sorted(folder: Folder, texts: Mapping[str, str | list[str]]) -> Samples:
+def _of_files(
+    folder: Folder, texts: Mapping[str, str | list[str]], classes: tuple[str, ...] | None = None
+) -> Samples:
     """Samples from the label or the captions of each path."""
     keys = sorted(texts, key=posixpath.split)
     for key in keys:
         if not texts[key]:
             raise IngestError(f"{folder.path}: picture {key} has no caption; add or drop it.")
-    return Samples(_files(folder, keys), [texts[key] for key in keys])
+    pictures = Pictures(keys, lambda row: Path(folder.root, keys[row]).read_bytes())
+    return Samples(pictures, [texts[key] for key in keys], classes)
 
 
 def _by_split(
@@ -120,15 +117,13 @@ def read_folders(folder: Folder) -> Splits:
 def _class_folders(folder: Folder, split: str) -> Samples:
     top = folder.listing(split)
     folder.ignored += len(top.files) + top.hidden
-    keys: list[str] = []
-    labels: list[str] = []
+    labels: dict[str, str | list[str]] = {}
     for name in top.folders:
         inside = folder.listing(f"{split}/{name}")
         own = [file for file in inside.files if file.rpartition(".")[2].lower() in SUFFIXES]
-        keys += [f"{split}/{name}/{file}" for file in own]
-        labels += [name] * len(own)
+        labels |= {f"{split}/{name}/{file}": name for file in own}
         folder.ignored += len(inside.files) - len(own) + len(inside.folders) + inside.hidden
-    return Samples(_files(folder, keys), labels, tuple(top.folders))
+    return _of_files(folder, labels, tuple(top.folders))
 
 
 def read_tables(folder: Folder) -> Splits:
@@ -156,7 +151,7 @@ def _table(folder: Folder, match: re.Match[str]) -> Samples:
             label = check_text(f"{at}: label", label)
             if labels.setdefault(key, label) != label:
                 raise IngestError(f"{at}: image {key} has another label already; drop one.")
-    return _sorted(folder, {**labels, **captions})
+    return _of_files(folder, {**labels, **captions})
 
 
 def _texts(where: str, value: Any) -> list[str]:
@@ -194,7 +189,7 @@ def _coco(folder: Folder, match: re.Match[str]) -> Samples:
         for entry in data["annotations"]:
             key = keys[entry["image_id"]]
             captions[key].append(check_text(f"{where}: caption of {key}", entry["caption"]))
-    return _sorted(folder, captions)
+    return _of_files(folder, captions)
 
 
 def read_karpathy(folder: Folder) -> Splits:
@@ -224,7 +219,7 @@ def _karpathy(folder: Folder, match: re.Match[str], entries: Sequence[Any]) -> S
             key = folder.locate(f"{where}: filename (looked for in {', '.join(places)})", path)
             texts = [check_text(f"{where}: raw of {key}", s["raw"]) for s in entry["sentences"]]
             captions.setdefault(key, []).extend(texts)
-    return _sorted(folder, captions)
+    return _of_files(folder, captions)
 
 
 def arrow_files(folder: Folder) -> dict[str, list[str]]:

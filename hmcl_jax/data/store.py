@@ -8,8 +8,7 @@ A store is a directory, or one uncompressed zip file of the same members:
 - ``<task>/<array>.npy``: plain arrays, read by memory mapping, never by unpickling.
 - ``<task>/<array>.codes.npy``, ``.scales.npy``, ``.offset.npy``: an array of features as int8, see
   :mod:`hmcl_jax.data.encoding`. Its entry in the manifest has ``"encoding": "int8"``, the dtype of
-  the decoded array, and shape, dtype and SHA-256 of each part. It is decoded in memory when
-  ``Task.arrays`` is first asked for it.
+  the decoded array, and shape, dtype and SHA-256 of each part.
 
 Two kinds of tasks, in any two modalities, `general` (text; the apex of the cones) and `specific`:
 
@@ -127,10 +126,10 @@ class Store:
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Task:
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise KeyError(f"{name!r}; the tasks are {[task.name for task in self.tasks]}")
+        tasks = {task.name: task for task in self.tasks}
+        if name not in tasks:
+            raise KeyError(f"{name!r}; the tasks are {list(tasks)}")
+        return tasks[name]
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
@@ -256,13 +255,12 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
     encoded = encode_features(stored) if features else {}
     entries: dict[str, dict[str, Any]] = {}
     for array, values in stored.items():
-        target = root / task.name / array
-        if array in encoded:
-            parts = encoded[array][0]._asdict().items()
-            saved = {part: _save(f"{target}.{part}.npy", x) for part, x in parts}
-            entries[array] = {"encoding": features, "dtype": values.dtype.str, **saved}
-        else:
-            entries[array] = _save(f"{target}.npy", values)
+        if array not in encoded:
+            entries[array] = _save(root / task.name / f"{array}.npy", values)
+            continue
+        entries[array] = {"encoding": features, "dtype": values.dtype.str}
+        for part, x in encoded[array][0]._asdict().items():
+            entries[array][part] = _save(root / task.name / f"{array}.{part}.npy", x)
     return {
         **{field: getattr(task, field) for field in ("name", "kind", "general", "specific")},
         "classes": list(task.classes),
@@ -273,9 +271,9 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
     }
 
 
-def _save(target: str, values: np.ndarray) -> dict[str, Any]:
-    np.save(target, values, allow_pickle=False)
-    sha256 = _files.file_sha256(target)
+def _save(path: Path, values: np.ndarray) -> dict[str, Any]:
+    np.save(path, values, allow_pickle=False)
+    sha256 = _files.file_sha256(path)
     return {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": sha256}
 
 
@@ -380,14 +378,14 @@ def _read_entry(
             f"{member} has the encoding and dtype {str(form)[:80]}; known is int8 of <f2 or <f4, "
             "for features. Was the store written by a newer version?"
         )
-    parts = (
-        _read_array(view, f"{member}.{part}.npy", entry[part], verify) for part in Encoded._fields
+    parts = Encoded(
+        *(_read_array(view, f"{member}.{k}.npy", entry[k], verify) for k in Encoded._fields)
     )
-    codes, scales, offset = parts
-    if codes.ndim != 2 or (scales.shape, offset.shape) != (codes.shape[:1], codes.shape[1:]):
-        shapes = f"{codes.shape}, {scales.shape} and {offset.shape}"
+    rows, columns = parts.codes.shape[:1], parts.codes.shape[1:]
+    if parts.codes.ndim != 2 or (parts.scales.shape, parts.offset.shape) != (rows, columns):
+        shapes = [part.shape for part in parts]
         raise StoreError(f"{member} needs parts of shape (n, d), (n,) and (d,), got {shapes}.")
-    return Encoded(codes, scales, offset), np.dtype(entry["dtype"])
+    return parts, np.dtype(entry["dtype"])
 
 
 def _read_array(
