@@ -37,17 +37,16 @@ def rms(x):
 def test_distances_and_angles_change_little(rng, dtype):
     texts, pictures = points(rng, 50, 0.35), points(rng, 500, 0.9)
     decoded = [coded(x, dtype) for x in (texts, pictures)]
-    (d, a), (e, b) = (
-        [
-            np.asarray(of(np.float32(x), np.float32(y), K))
-            for of in (lorentz.pairwise_distance, entailment.pairwise_exterior_angle)
-        ]
-        for x, y in ((texts, pictures), decoded)
-    )
-    assert rms(e - d) < 0.02 * TAU
-    assert np.abs(e - d).max() < 0.1 * TAU
-    assert rms(b - a) < np.radians(0.03)
-    assert np.abs(b - a).max() < np.radians(0.15)
+    for measure, typical, largest in (
+        (lorentz.pairwise_distance, 0.02 * TAU, 0.1 * TAU),
+        (entailment.pairwise_exterior_angle, np.radians(0.03), np.radians(0.15)),
+    ):
+        before, after = (
+            np.asarray(measure(np.float32(x), np.float32(y), K))
+            for x, y in ((texts, pictures), decoded)
+        )
+        assert rms(after - before) < typical
+        assert np.abs(after - before).max() < largest
 
 
 @pytest.mark.parametrize("spread", [1e-30, 1.0, 1e30])
@@ -88,7 +87,6 @@ def test_a_store_reads_what_was_encoded(tmp_path, rng, form):
     assert "two: 2 tasks" in store.describe()
     assert store["sounds"].thumbnail(0) == b"two"
     again = pickle.loads(pickle.dumps(read_store(tmp_path / form)["sounds"]))
-    assert set(again.arrays) == set(store["sounds"].arrays)
     for name, array in store["sounds"].arrays.items():
         np.testing.assert_array_equal(again.arrays[name], array)
 

@@ -122,8 +122,8 @@ def test_labels_are_names_or_rows_of_stated_classes(tmp_path):
     assert opened(["007", "7", "x"])[0] == ("007", "7", "x")
     for labels, wrong, classes in (
         (["m", "m", "w"], "picture train0.png has the label 'm'", ["m", "m", "w"]),
-        ([0, 1, 3], "1 of 3 classes have no training picture: w", ["u", "v", "w"]),
-        (["u", "u", "w"], "1 of 3 classes have no training picture: v", ["u", "v", "w"]),
+        ([0, 1, 3], "without a training picture: w", ["u", "v", "w"]),
+        (["u", "u", "w"], "without a training picture: v", ["u", "v", "w"]),
     ):
         with pytest.raises(IngestError, match=wrong):
             opened(labels, classes)
@@ -138,12 +138,12 @@ def test_stated_class_names_rename_the_folders_in_order(tmp_path):
     write(tmp_path / "classnames.txt", "w\nx\ny\nz\n\n")
     assert open_collection(tmp_path).classes == ("w", "x", "y", "z")
     write(tmp_path / "classnames.txt", "w\nx\ny\n")
-    with pytest.raises(IngestError, match="its 4 classes need as many names, got w, x, y"):
+    with pytest.raises(IngestError, match=r"4 sorted class folders .*got w, x, y"):
         open_collection(tmp_path)
     (tmp_path / "classnames.txt").unlink()
     for split in ("train", "test"):
         write(tmp_path / split / "barn owl" / "1.jpg", "x")
-    with pytest.raises(IngestError, match="need as many names, got Zebra, barn owl, barn owl"):
+    with pytest.raises(IngestError, match="got Zebra, barn owl, barn owl"):
         open_collection(tmp_path)
 
 
@@ -177,11 +177,11 @@ def test_folders_with_other_classes_or_no_pictures(tmp_path):
     make_folders(tmp_path)
     write(tmp_path / "test" / "cow" / "1.jpg", "x")
     shutil.rmtree(tmp_path / "test" / "cat")
-    with pytest.raises(IngestError, match="the same in all splits; of one only: cat, cow"):
+    with pytest.raises(IngestError, match="only one split has classes cat, cow"):
         open_collection(tmp_path)
     for file in (make_folders(tmp_path / "b") / "train" / "cat").iterdir():
         file.rename(file.with_suffix(".txt"))
-    with pytest.raises(IngestError, match="1 of 4 classes have no training picture: cat"):
+    with pytest.raises(IngestError, match="without a training picture: cat"):
         open_collection(tmp_path / "b")
     for file in (make_folders(tmp_path / "c") / "test").rglob("*.jpg"):
         file.unlink()
@@ -220,7 +220,7 @@ def test_parts_are_random_disjoint_and_complete(forty):
 @pytest.mark.parametrize(
     ("splits", "complaint"),
     [
-        ({}, "no test split; there are train"),
+        ({}, "no test split, but train"),
         ({"train": "train[:75%]", "test": "train[70%:]"}, "share pictures of train"),
         ({"test": "train[:1]"}, "share pictures of train"),
         ({"train": "train[:41]", "test": "train"}, "rows 0 to 41, but there are 40"),

@@ -87,8 +87,8 @@ class Folder:
                 if entry.name.startswith("."):
                     hidden += 1
                     continue
-                target = Path(os.path.realpath(entry.path)) if entry.is_symlink() else None
-                if target and not self.links and not target.is_relative_to(self.root):
+                real = os.path.realpath(entry.path) if entry.is_symlink() else self.root
+                if not (self.links or Path(real).is_relative_to(self.root)):
                     raise IngestError(
                         f"{self.path / inside / entry.name} is a link that leaves the collection's "
                         "folder; copy its target, or allow it with links=True if it is your own."
@@ -113,8 +113,8 @@ class Folder:
         known = str(PurePosixPath(check_text(where, path)))
         if not self.holds(known):
             raise IngestError(
-                f"{where} is {str(path)[:200]!a}, but there is no such file in the collection's "
-                "folder; name visible files by their path relative to it, without '..'."
+                f"{where} is {str(path)[:200]!a}, but there is no such file; name visible files by "
+                "their path in the collection's folder, without '..'."
             )
         return known
 
@@ -142,9 +142,7 @@ def check_text(where: str, text: object) -> str:
         raise IngestError(f"{where} must be a text, got {str(text)[:40]!r}.")
     text = text.strip()
     if not text or "\x00" in text or SURROGATE.search(text):
-        raise IngestError(
-            f"{where} must be valid Unicode, not be blank and hold no null, got {text[:40]!a}."
-        )
+        raise IngestError(f"{where} must be valid Unicode and not be blank, got {text[:40]!a}.")
     return text
 
 
@@ -208,8 +206,8 @@ def _checked(where: str, key: str, value: Any) -> Any:
     text = check_text(where, value)
     if key == "name" and not NAME.fullmatch(text):
         raise IngestError(
-            f"{where} must be letters, digits, '_', '.' or '-', at most 64, got {text[:80]!r}; "
-            f"choose one with name=... or in {FILE}."
+            f"{where} must be up to 64 letters, digits, '_', '.' or '-', got {text[:80]!r}; give "
+            "name=..."
         )
     if key == "fit" and text not in FITS:
         raise IngestError(f"{where} must be one of {', '.join(FITS)}, got {text!r}.")

@@ -163,10 +163,7 @@ def _read_sides(where: str, splits: Splits, wanted: Mapping[str, str]) -> list[S
         for piece in text.split("+"):
             match = PART.fullmatch(piece.strip())
             if match is None:
-                raise IngestError(
-                    f"{where}: splits[{side!r}] must be like 'train', 'train[:90%]' or "
-                    f"'train+restval', got {text[:80]!r}."
-                )
+                raise IngestError(f"{where}: {side} must be like 'train[:90%]+dev', got {text!r}.")
             split = _find(where, match[1], splits)
             if split not in whole:
                 whole[split] = splits[split]()
@@ -187,8 +184,7 @@ def _find(where: str, name: str, splits: Splits) -> str:
         if other in splits:
             return other
     raise IngestError(
-        f"{where}: there is no {name} split; there are {first_few(splits)}. Name another with "
-        "splits=... or in collection.toml."
+        f"{where}: there is no {name} split, but {first_few(splits)}; give splits=..."
     )
 
 
@@ -230,17 +226,14 @@ def _classes(
     """
     order, labels = train.classes, set(map(str, train.texts))
     if different := set(train.classes or ()) ^ set(test.classes or ()):
-        raise IngestError(
-            f"{where}: classes must be the same in all splits; of one only: "
-            f"{first_few(sorted(different))}."
-        )
+        raise IngestError(f"{where}: only one split has classes {first_few(sorted(different))}.")
     if order is not None:
         names = stated or tuple(check_text(where, name.replace("_", " ")) for name in order)
         rows = {label: row for row, label in enumerate(order)}
         if len(names) != len(order) or (stated is None and len(set(names)) < len(names)):
             raise IngestError(
-                f"{where}: its {len(order)} classes need as many names, got {first_few(names)}; "
-                "state one for each in classnames.txt, in the order of the sorted folders."
+                f"{where}: {len(order)} sorted class folders need as many different names in "
+                f"classnames.txt, got {first_few(names)}."
             )
     else:
         numbers = all(map(NUMBER.fullmatch, labels))
@@ -251,19 +244,16 @@ def _classes(
             rows = {str(row): row for row in range(len(names))}
     empty = [names[row] for label, row in rows.items() if label not in labels]
     if empty:
-        raise IngestError(
-            f"{where}: {len(empty)} of {len(names)} classes have no training picture: "
-            f"{first_few(empty)}; add some, or drop the classes."
-        )
+        raise IngestError(f"{where}: classes without a training picture: {first_few(empty)}.")
     return names, rows
 
 
 def _labelled(where: str, samples: Samples, rows: Mapping[str, int]) -> Split:
-    for row, label in enumerate(samples.texts):
+    for picture, label in zip(samples.pictures, samples.texts, strict=True):
         if label not in rows:
             raise IngestError(
-                f"{where}: picture {samples.pictures[row].key} has the label {label[:60]!r}; it "
-                f"must be the name of one class or its number, from 0, of {first_few(rows)}."
+                f"{where}: picture {picture.key} has the label {label[:60]!r}, but the classes are "
+                f"{first_few(rows)}."
             )
     return Split(samples.pictures, np.array([rows[str(x)] for x in samples.texts], np.int32))
 

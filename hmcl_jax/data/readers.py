@@ -140,8 +140,8 @@ def _table(folder: Folder, match: re.Match[str]) -> Samples:
             at = f"{where} line {line}"
             if "image" not in row or ("label" in row) == ("caption" in row) or None in row:
                 raise IngestError(
-                    f"{at} must have the columns image and caption, or image and label, and texts "
-                    f"with commas in quotes; got {first_few(row)}."
+                    f"{at} must have the columns image and caption, or image and label, and commas "
+                    f"of texts in quotes; got {first_few(row)}."
                 )
             key = folder.locate(f"{at}: image", row["image"])
             if "caption" in row:
@@ -254,9 +254,8 @@ def _dataset(folder: Folder, split: str, data: Any) -> Samples:
     column = label or caption
     if image is None or column is None:
         raise IngestError(
-            f"{where} must have a column of pictures ({', '.join(IMAGES)}) and one of labels "
-            f"({', '.join(LABELS)}) or captions ({', '.join(CAPTIONS)}), got "
-            f"{first_few(data.column_names, 20)}; rename them."
+            f"{where} must have a column of pictures ({', '.join(IMAGES)}) and one of labels or "
+            f"captions ({', '.join(LABELS + CAPTIONS)}), got {first_few(data.column_names, 20)}."
         )
     encoded = data.select_columns([image])
     if isinstance(data.features[image], library.Image):
@@ -326,9 +325,9 @@ def _shards(folder: Folder, split: str, shards: Sequence[str]) -> Samples:
     if folder.holds(f"{split}/nshards.txt"):
         stated = folder.read_text(f"{split}/nshards.txt").strip()
         if stated != str(len(shards)):
+            where = folder.path / split / "nshards.txt"
             raise IngestError(
-                f"{folder.path / split}: nshards.txt says {stated[:20]!r}, but there are "
-                f"{len(shards)} tar files; was a download interrupted?"
+                f"{where} says {stated[:20]!r}, but there are {len(shards)} tar files."
             )
     keys: list[str] = []
     places: list[tuple[int, int, int]] = []
@@ -371,10 +370,8 @@ def _members(
     for key, group in sorted(groups.items()):
         kind = next((kind for kind in MEMBERS if kind in group), "")
         if not kind or "picture" not in group:
-            raise IngestError(
-                f"{archive.name!r}: {key.lstrip('/')} has {first_few(sorted(group))}, but needs a "
-                "picture, and a class (.cls) or captions (.txt or .json)."
-            )
+            has = f"{archive.name!r}: {key.lstrip('/')} has {first_few(sorted(group))}"
+            raise IngestError(f"{has}, but needs a picture and .cls, .txt or .json.")
         at = f"{archive.name!r}: member {group[kind].name}"
         with reading(at):
             text = archive.extractfile(group[kind]).read().decode("utf-8-sig")  # type: ignore[union-attr]

@@ -46,10 +46,8 @@ def check_finite(**named: Any) -> None:
 def check_form(name: Any, kind: Any, arrays: Collection[str]) -> None:
     """Checks a task's name, its kind and the names of its arrays."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == MANIFEST:
-        raise StoreError(
-            f"Task name {str(name)[:80]!r} must be letters, digits, '_', '.' or '-', at most 64, "
-            f"and not {MANIFEST}."
-        )
+        allowed = "up to 64 letters, digits, '_', '.' or '-'"
+        raise StoreError(f"Task name {str(name)[:80]!r} must be {allowed}, not {MANIFEST}.")
     if kind not in ARRAYS:
         raise StoreError(f"Task {name!r}: kind must be one of {list(ARRAYS)}, got {kind!r}.")
     thumbnails = THUMBNAILS if set(THUMBNAILS) & set(arrays) else ()
@@ -119,8 +117,8 @@ def _validate_points(where: str, points: np.ndarray, dimension: int, K: float) -
             if not np.isfinite(block[row]).all():
                 raise StoreError(f"{where} row {start + row} is not finite.")
             raise StoreError(
-                f"{where} row {start + row} has radius {radius[row]:.3g}, beyond what float32 "
-                f"resolves on the hyperboloid with K = {K:g}; are these points?"
+                f"{where} row {start + row} has radius {radius[row]:.3g}, which float32 does not "
+                f"resolve with K = {K:g}; are these points?"
             )
 
 
