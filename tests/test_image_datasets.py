@@ -82,7 +82,6 @@ def test_other_files_are_ignored_and_counted(tmp_path):
     found = open_collection(tmp_path)
     assert found.provenance["ignored"] == "5 files"
     assert len(found.train.pictures) == 12
-    assert found.provenance["layout"] == "folders"
     shards = make_label_shards(tmp_path / "shards")
     write_tar(shards / "test" / "1.tar", [("a.cls", b"0"), ("a.jpg", b"x"), ("a.npy", b"")])
     assert open_collection(shards).provenance["ignored"] == "1 file"

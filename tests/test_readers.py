@@ -281,6 +281,13 @@ def test_paths_in_a_data_set_are_not_followed(tmp_path, datasets):
         picture.read()
 
 
+@quiet
+def test_image_folders_by_name(tmp_path, datasets):
+    found = open_collection(f"hf:{make_folders(tmp_path / 'set')}")
+    rows = sorted(labelled()["test"])
+    assert contents(found.test) == [(data, IN_ORDER.index(name)) for _, name, data in rows]
+
+
 # --- TensorFlow Datasets
 
 

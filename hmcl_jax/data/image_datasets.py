@@ -173,7 +173,7 @@ def _read_sides(where: str, splits: Splits, wanted: Mapping[str, str]) -> list[S
                 raise IngestError(f"{where}: splits share pictures of {split}, got {wanted}.")
             taken[split][rows] = True
             parts.append((whole[split], rows))
-        sides.append(_join(where, parts))
+        sides.append(_join(parts))
     return sides
 
 
@@ -206,12 +206,10 @@ def _rows(where: str, samples: Samples, start: str | None, end: str | None) -> n
     return np.sort(sorted(range(count), key=digests.__getitem__)[first:last])
 
 
-def _join(where: str, parts: Sequence[tuple[Samples, np.ndarray]]) -> Samples:
+def _join(parts: Sequence[tuple[Samples, np.ndarray]]) -> Samples:
     first, rows = parts[0]
     if len(parts) == 1 and len(rows) == len(first.texts):
         return first  # a million pictures of a whole split cost only their keys
-    if len({samples.classes for samples, _ in parts}) > 1:
-        raise IngestError(f"{where}: splits that are joined must have the same classes.")
     pictures = [samples.pictures[row] for samples, rows in parts for row in rows]
     texts = [samples.texts[row] for samples, rows in parts for row in rows]
     return first._replace(pictures=pictures, texts=texts)
