@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from fuzzing import sign
-from stores import tasks, write
+from stores import plant, tasks, write
 
 from hmcl_jax import entailment, lorentz
 from hmcl_jax.data.encoding import Arrays, decode, encode_features
@@ -130,14 +130,6 @@ def save(part, edit):
         entry[part] |= {"shape": list(values.shape), "dtype": values.dtype.str}
 
     return fault
-
-
-def plant(index, value):
-    def edit(array):
-        array[index] = value
-        return array
-
-    return edit
 
 
 @pytest.mark.parametrize(

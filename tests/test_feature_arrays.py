@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from collections_made import write
+from stores import plant
 
 from hmcl_jax import lorentz
 from hmcl_jax.data.errors import IngestError
@@ -127,26 +128,18 @@ def test_a_task_of_a_store(tmp_path, rng):
     assert [task.name for task in read_store(tmp_path / "store")] == ["a", "b"]
 
 
-def row(number, value):
-    def change(array):
-        array[number] = value
-        return array
-
-    return change
-
-
 BAD = r"(is not finite|has length)"
 
 
 @pytest.mark.parametrize(
     ("array", "change", "complaint"),
     [
-        ("test_features", row(1, np.inf), f"test_features row 1 {BAD}"),
+        ("test_features", plant(1, np.inf), f"test_features row 1 {BAD}"),
         ("train_features", lambda a: a * 1e300, f"train_features row 0 {BAD}"),
         ("train_features", lambda a: a[:, 0], r"train_features must have shape \(n, d\), got \(9,"),
         ("train_features", lambda a: a[:, :5], r"train_features must have shape \(n, 6\)"),
         ("train_features", np.int32, "must be floating-point numbers, got dtype int"),
-        ("train_labels", row(2, 2**40), "train_labels row 2 is .* beyond int32"),
+        ("train_labels", plant(2, 2**40), "train_labels row 2 is .* beyond int32"),
         ("prototypes", lambda a: a[:2], "prototypes has 2 rows for 3 classes"),
         ("audio_features", lambda a: np.zeros(3), "not known: audio_features"),
         ("train_pairs", lambda a: np.zeros((1, 2), int), "retrieval needs the arrays"),
