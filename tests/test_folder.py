@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from collections_made import contents, make_caption_table, make_folders, write, write_table
+from collections_made import TOML, contents, make_caption_table, make_folders, write, write_table
 
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.image_datasets import open_collection, recognise
@@ -75,17 +75,6 @@ def test_names_that_are_not_utf8(tmp_path):
         Path(tmp_path, split, os.fsdecode(b"\xff")).mkdir()
     with pytest.raises(IngestError, match="must be valid Unicode"):
         open_collection(tmp_path, "x")
-
-
-TOML = """
-name = "beasts"
-layout = "folders"
-classes = ["z", "owl", "cat", "cat"]
-prompts = ["one {}."]
-fit = "squash"
-licence = "CC0"
-provenance = { source = "made" }
-"""
 
 
 def test_arguments_come_before_collection_toml_before_text_files(tmp_path):

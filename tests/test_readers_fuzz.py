@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 from collections_made import (
+    TOML,
     contents,
     make_caption_shards,
     make_caption_table,
@@ -22,25 +23,9 @@ from fuzzing import mutate_bytes, mutate_tree
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.image_datasets import open_collection
 
-TOML = """
-name = "beasts"
-layout = "folders"
-classes = ["a", "b", "c", "d"]
-prompts = ["one {}.", "two {}."]
-fit = "crop"
-licence = "CC0"
-splits = { train = "train[:90%]", test = "test" }
-provenance = { source = "made" }
-"""
 
-
-def stated(root):
-    write(make_folders(root) / "collection.toml", TOML)
-    return root
-
-
-def with_names(root):
-    write(make_folders(root) / "classnames.txt", "a\nb\nc\nd\n")
+def stated(root, file="collection.toml", text=TOML):
+    write(make_folders(root) / file, text)
     return root
 
 
@@ -77,7 +62,7 @@ def check(split, collection):
         (make_caption_shards, "test/0.tar"),
         (lambda root: make_caption_shards(root, "json"), "test/0.tar"),
         (stated, "collection.toml"),
-        (with_names, "classnames.txt"),
+        (lambda root: stated(root, "classnames.txt", "a\nb\nc\nd\n"), "classnames.txt"),
     ],
 )
 def test_damaged_collections(tmp_path, build, file):
