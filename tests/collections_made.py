@@ -8,6 +8,15 @@ import tarfile
 CLASSES = ("barn_owl", "cat", "Zebra", "\u00e9cureuil")
 IN_ORDER = tuple(sorted(CLASSES))
 NAMES = tuple(name.replace("_", " ") for name in IN_ORDER)
+TOML = """
+name = "beasts"
+layout = "folders"
+classes = ["z", "owl", "cat", "cat"]
+prompts = ["one {}."]
+fit = "squash"
+licence = "CC0"
+provenance = { source = "made" }
+"""
 
 
 def labelled(per_class=(3, 2)):

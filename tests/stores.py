@@ -50,6 +50,16 @@ def tasks(rng):
     ]
 
 
+def plant(index, value):
+    """An edit of an array."""
+
+    def edit(array):
+        array[index] = value
+        return array
+
+    return edit
+
+
 def write(path, made, **more):
     settings = {"name": "two", "backbone": "made", "K": 10.0, "tau": 0.07}
     return write_store(path, made, **{**settings, **more})

@@ -75,29 +75,17 @@ def test_synsets_words_and_hypernyms_are_read(small):
 
 
 def test_synsets_are_named_by_offset_or_by_word_and_sense(small):
-    for name in ("n00000006", "dog.n.01", "dog.n.1", "Domestic dog.n.01", "domestic_dog.n.01"):
+    for name in ("n00000006", "dog.n.01", "dog.n.1", "Domestic dog.n.01"):
         assert small.synset(name) == "n00000006"
     assert small.synset("dog.n.02") == "n00000010"
-    assert small.name("n00000002") == "object"
     assert small.name("poodle.n.01") == "poodle"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("n09999999", r"'n09999999' is no noun of WordNet 3\.0\. Offsets change between versions"),
-        ("dog.n.03", r"'dog\.n\.03': WordNet 3\.0 has 2 sense\(s\)"),
-        ("dog.n.00", r"has 2 sense\(s\)"),
-        ("cat.n.01", r"has 0 sense\(s\)"),
-        ("dog", r"A synset is named 'n02084071' or 'dog\.n\.01', got 'dog'"),
-        ("dog.v.01", r"got 'dog\.v\.01'"),
-        ("n123", r"got 'n123'"),
-    ],
-)
-def test_unknown_synsets_are_refused(small, name, message):
-    with pytest.raises(WordNetError, match=message):
+@pytest.mark.parametrize("name", ["n09999999", "dog.n.03", "dog.n.00", "cat.n.01", "dog", "n123"])
+def test_unknown_synsets_are_refused(small, name):
+    with pytest.raises(WordNetError, match=f"'{name}' is no noun of WordNet 3.0"):
         small.synset(name)
-    with pytest.raises(WordNetError, match=message):
+    with pytest.raises(WordNetError, match=name):
         synset_tree(small, [name], root=ROOT)
 
 
@@ -118,24 +106,18 @@ def test_every_way_to_choose_a_parent_gives_a_tree(small):
 
 def test_paths_end_at_the_root(small):
     rows = synset_tree(small, ["dog.n.01", "n00000010"], root="animal.n.01")
-    assert spoken(small, rows) == {
-        *(("dog", "canine"), ("canine", "animal")),
-        *(("Rex", "pet"), ("pet", "animal")),
-    }
+    paths = [("dog", "canine"), ("canine", "animal"), ("Rex", "pet"), ("pet", "animal")]
+    assert spoken(small, rows) == set(paths)
     only = synset_tree(small, ["dog.n.01"], root="n00000005")  # the hypernym that leads there
     assert spoken(small, only) == {("dog", "pet")}
     assert synset_tree(small, [ROOT], root=ROOT) == ()
-    with pytest.raises(
-        WordNetError, match=r"'n00000010' \(Rex\) is not below the root 'n00000004'"
-    ):
+    with pytest.raises(WordNetError, match=r"'n00000010' \(Rex\) is not below the root"):
         synset_tree(small, ["dog.n.01", "n00000010"], root="n00000004")
 
 
 def test_a_circle_of_hypernyms_does_not_hang(small, folder):
     # The second circle also leads to the root.
-    both = DATA.replace(
-        "egg 0 001 @ 00000011 n 0000", "egg 0 002 @ 00000011 n 0000 @ 00000003 n 0000"
-    )
+    both = DATA.replace("egg 0 001 @", "egg 0 002 @ 00000003 n 0000 @")
     for wordnet in (small, read_wordnet(write(folder, both))):
         for parent in ("shortest", "longest", "first"):
             with pytest.raises(WordNetError, match=r"above n000000.* run in a circle"):
@@ -146,10 +128,8 @@ def test_chains_are_contracted_but_synsets_and_root_stay(small):
     names = ["n00000007", "poodle.n.01", "n00000010"]
     rows = synset_tree(small, names, root=ROOT, contract=True)
     # object, canine and pet have one child each, so has entity, the root.
-    assert spoken(small, rows) == {
-        *(("animal", "entity"), ("dog", "animal"), ("puppy", "dog"), ("poodle", "dog")),
-        ("Rex", "animal"),
-    }
+    kept = [("animal", "entity"), ("dog", "animal"), ("puppy", "dog"), ("poodle", "dog")]
+    assert spoken(small, rows) == {*kept, ("Rex", "animal")}
     chain = synset_tree(small, ["dog.n.01", "n00000007"], root=ROOT, contract=True)
     assert spoken(small, chain) == {("dog", "entity"), ("puppy", "dog")}
 
@@ -161,15 +141,9 @@ def test_synsets_can_be_moved_by_hand(small):
         synset_tree(small, ["egg.n.01"], root=ROOT, moved={"egg.n.01": "n00000099"})
 
 
-def test_wrong_options_are_refused(small):
-    for wordnet, names, parent in (
-        (small, ["dog.n.01"], "best"),
-        (small, "dog.n.01", "first"),
-        ({}, ["dog.n.01"], "first"),
-        (small, [6], "first"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=r"parent|synsets|wordnet|string"):
-            synset_tree(wordnet, names, parent=parent, root=ROOT)
+def test_unknown_ways_to_choose_a_parent_are_refused(small):
+    with pytest.raises(ValueError, match=r"parent must be one of .*'best'"):
+        synset_tree(small, ["dog.n.01"], parent="best", root=ROOT)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +151,8 @@ def test_wrong_options_are_refused(small):
     [
         ("data", "0000006 05 n 02 dog", "0000666 05 n 02 dog", "incomplete, without .'n00000006'"),
         ("data", "dog 0 domestic_dog", "dog 0 3 domestic_dog", "data.noun is damaged .*00000006"),
-        ("data", "dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", "line '00000006"),
-        ("data", " 002 @ 00000004 n 0000 @ 00000005 n 0000 | barks", "", "line '00000006"),
-        ("data", "@ 00000003 n 0000 | a mammal", "@ 00000333 n 0000 |", "without .'n00000333'"),
-        ("index", "animal n 1 2 @", "animal n 1 x @", "index.noun is damaged .*line 'animal"),
+        ("data", "dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", "'00000006"),
+        ("index", "animal n 1 2 @", "animal n 1 x @", "index.noun is damaged .*'animal"),
         ("index", "1 1 00000003", "1 1 00000333", "incomplete, without .'n00000333'"),
         ("data", DATA, LICENCE, "incomplete"),
     ],
@@ -190,12 +162,6 @@ def test_damage_is_named(folder, file, old, new, complaint):
     assert old in whole
     with pytest.raises(WordNetError, match=complaint):
         read_wordnet(write(folder, **{file: whole.replace(old, new)}))
-
-
-def test_bytes_that_are_no_text_are_named(folder):
-    (folder / "data.noun").write_bytes(b"\xff\xfe" + DATA.encode())
-    with pytest.raises(WordNetError, match=r"data\.noun is damaged \('utf-8' codec"):
-        read_wordnet(folder)
 
 
 @pytest.fixture
@@ -228,24 +194,20 @@ def test_wordnet_is_found_where_it_usually_is(bare, monkeypatch, variable, value
     assert read_wordnet().version == "3.0"
 
 
-def test_wordnet_is_found_at_an_explicit_path_only(bare):
+def test_wordnet_is_found_at_an_explicit_path_only(bare, small):
     write(bare / "debian")
     for inside in ("plain", "npm/dict", "packed/package/dict", "nltk/corpora/wordnet"):
         write(bare / inside)
         assert read_wordnet(str(bare / inside.split("/")[0])).version == "3.0"
     (bare / "plain" / "index.noun").unlink()
-    for name in ("empty", "plain"):
-        with pytest.raises(WordNetError, match=rf"No WordNet \(data\.noun and .* in .*{name};"):
-            read_wordnet(bare / name)
-
-
-def test_nltks_zip_file_is_read(bare, small):
-    archive = bare / "nltk" / "corpora" / "wordnet.zip"
+    with pytest.raises(WordNetError, match=r"No WordNet .*plain;"):
+        read_wordnet(bare / "plain")
+    archive = bare / "zipped" / "corpora" / "wordnet.zip"
     archive.parent.mkdir(parents=True)
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("wordnet/data.noun", DATA)
         file.writestr("wordnet/index.noun", INDEX)
-    for path in (bare / "nltk", archive):
+    for path in (bare / "zipped", archive):
         assert read_wordnet(path).hypernyms == small.hypernyms
 
 
@@ -268,13 +230,8 @@ def imagenet():
     return text.split()
 
 
-def test_the_list_of_imagenet_is_whole(imagenet):
-    assert len(set(imagenet)) == len(imagenet) == 1000
-    assert imagenet == sorted(imagenet)
-    assert (imagenet[0], imagenet[-1]) == ("n01440764", "n15075141")
-
-
 def test_all_synsets_are_found(princeton, imagenet):
+    assert len(set(imagenet)) == len(imagenet) == 1000
     assert len(princeton.words) == 82115
     assert [princeton.synset(name) for name in imagenet] == imagenet
     assert princeton.synset("dog.n.01") == "n02084071"
@@ -286,31 +243,16 @@ def test_all_synsets_are_found(princeton, imagenet):
 @pytest.mark.parametrize("contract", [False, True])
 def test_random_guesses_on_imagenets_tree(princeton, imagenet, parent, contract):
     tree = make_tree(synset_tree(princeton, imagenet, parent=parent, contract=contract), imagenet)
-    assert tree.root == "n00001740"
-    leaves = set(range(len(tree.names))) - set(tree.parents.tolist())
-    assert leaves == set(tree.classes.tolist())
-    rng = np.random.default_rng(0)
-    guesses, actual = rng.integers(1000, size=(2, 100_000))
+    guesses, actual = np.random.default_rng(0).integers(1000, size=(2, 100_000))
     found, expected = hierarchy_scores(tree, guesses, actual), chance_scores(tree)
     for name in ("tie", "lca", "jaccard", "precision", "recall"):
         np.testing.assert_allclose(found[name], expected[name], rtol=0.01)
-    # Twice the mean depth, less twice the mean number of common ancestors; 0 if right.
-    depth = tree.depths[tree.classes].mean()
-    np.testing.assert_allclose(
-        expected["tie"], 2 * (depth + 1) - 2 * tree.shared_or_self.mean(), rtol=1e-12
-    )
 
 
 def test_the_finest_contracted_tree_is_close_to_the_published_one(princeton, imagenet):
     """1,372 nodes, depth 3 to 15, mean 8.6; guesses: TIE 11.43, LCA 5.72, .312, .468."""
-    rows = synset_tree(
-        princeton,
-        imagenet,
-        parent="longest",
-        root="n00001930",
-        contract=True,
-        moved=IMAGENET_MOVED,
-    )
+    settings = {"parent": "longest", "root": "n00001930", "contract": True}
+    rows = synset_tree(princeton, imagenet, moved=IMAGENET_MOVED, **settings)
     tree = make_tree(rows, imagenet)
     depths = tree.depths[tree.classes]
     assert (len(tree.names), depths.min(), depths.max()) == (1373, 3, 15)

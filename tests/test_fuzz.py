@@ -14,19 +14,11 @@ from hmcl_jax.continual import ConfigError
 from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.data.store import MANIFEST, NAME, StoreError, read_store
 
-DEEP = "[" * 5000
 TOML = [
     *("-1", "0", "1e308", "nan", "inf", "-inf", "true", '""', "[]", "{}", "[[1]]", "1979-05-27"),
-    *(
-        "9" * 400,
-        "9" * 5000,
-        "0x" + "f" * 5000,
-        DEEP,
-        "[" * 40 + "]" * 40,
-        "2147483648",
-        '"\\u0000"',
-    ),
-    *(f'"{OUTSIDE}"', '"/dev/zero"', '"/etc/passwd"', f'"{"x" * 5000}"', "{a = {b = 1}}", "'é'"),
+    *("9" * 400, "9" * 5000, "0x" + "f" * 5000, "2147483648", '"\\u0000"'),
+    *("[" * 5000, "[" * 40 + "]" * 40, f'"{OUTSIDE}"', '"/dev/zero"', '"/etc/passwd"'),
+    *(f'"{"x" * 5000}"', "{a = {b = 1}}", "'é'"),
 ]
 BASE = """
 stream = "pocket"
@@ -148,18 +140,10 @@ def fuzz(case, seed, count, wholes, folder):
     assert names == ["a", "b", "inside"], "something was written outside"
 
 
-CASES = [(damaged_store, 200), (damaged_config, 200)]
-
-
 @pytest.mark.filterwarnings("ignore")  # of numpy, on numbers that only damage brings
-@pytest.mark.parametrize(("case", "count"), CASES)
-def test_some_mutations(tmp_path, stores, case, count):
-    fuzz(case, 0, count, stores, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize(("case", "count"), CASES)
-def test_many_mutations(tmp_path, stores, case, count, seed):
-    fuzz(case, seed, 8 * count, stores, tmp_path)
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 200), pytest.param(1, 3200, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("case", [damaged_store, damaged_config])
+def test_mutations(tmp_path, stores, case, count, seed):
+    fuzz(case, seed, count, stores, tmp_path)

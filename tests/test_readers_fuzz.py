@@ -1,11 +1,13 @@
 """Random damage gives an IngestError or a collection that is valid; never another exception."""
 
+import contextlib
 import json
 import random
 
 import numpy as np
 import pytest
 from collections_made import (
+    TOML,
     contents,
     make_caption_shards,
     make_caption_table,
@@ -21,25 +23,9 @@ from fuzzing import mutate_bytes, mutate_tree
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.image_datasets import open_collection
 
-TOML = """
-name = "beasts"
-layout = "folders"
-classes = ["a", "b", "c", "d"]
-prompts = ["one {}.", "two {}."]
-fit = "crop"
-licence = "CC0"
-splits = { train = "train[:90%]", test = "test" }
-provenance = { source = "made" }
-"""
 
-
-def stated(root):
-    write(make_folders(root) / "collection.toml", TOML)
-    return root
-
-
-def with_names(root):
-    write(make_folders(root) / "classnames.txt", "a\nb\nc\nd\n")
+def stated(root, file="collection.toml", text=TOML):
+    write(make_folders(root) / file, text)
     return root
 
 
@@ -55,13 +41,10 @@ def check(split, collection):
         assert set(split.pairs[:, 0]) == set(range(count))
         assert set(split.pairs[:, 1]) == set(range(len(split.captions)))
         assert all(text.strip() == text != "" for text in split.captions)
-        for text in split.captions:
-            text.encode()
+        "".join(split.captions).encode()
     assert len({picture.key for picture in split.pictures}) == count
-    try:
+    with contextlib.suppress(IngestError):
         contents(split)
-    except IngestError:
-        return
 
 
 @pytest.mark.parametrize(
@@ -79,7 +62,7 @@ def check(split, collection):
         (make_caption_shards, "test/0.tar"),
         (lambda root: make_caption_shards(root, "json"), "test/0.tar"),
         (stated, "collection.toml"),
-        (with_names, "classnames.txt"),
+        (lambda root: stated(root, "classnames.txt", "a\nb\nc\nd\n"), "classnames.txt"),
     ],
 )
 def test_damaged_collections(tmp_path, build, file):
@@ -91,9 +74,8 @@ def test_damaged_collections(tmp_path, build, file):
         data = mutate_bytes(chance, whole)
         if file.endswith(".tar") and trial % 2:  # most of a tar file is zeros; change its headers
             blocks = len(whole.rstrip(b"\x00")) // 512 + 1
-            at = 512 * chance.randrange(blocks) + chance.choice(
-                [0, 1, 124, 130, 148, 156, 257, 345]
-            )
+            field = chance.choice([0, 1, 124, 130, 148, 156, 257, 345])
+            at = 512 * chance.randrange(blocks) + field
             data = whole[:at] + chance.randbytes(2) + whole[at + 2 :]
         elif file.endswith(".json") and trial % 2:
             data = json.dumps(mutate_tree(chance, json.loads(whole))).encode()

@@ -1,11 +1,10 @@
-"""The feature store: round trips, damage that is named, and 2,000 mutations."""
+"""The feature store: round trips, and damage that is named."""
 
 import numpy as np
 import pytest
 from stores import tasks, write
 
-from hmcl_jax.data.store import StoreError, Task, read_store, write_store
-from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.data.store import StoreError, Task, read_store
 
 
 @pytest.fixture(params=["store", "store.zip"])
@@ -19,9 +18,7 @@ def test_round_trip(path, rng):
     store = read_store(path)
     store.validate()
     for task, made in zip(store, tasks(np.random.default_rng(0)), strict=True):
-        assert {k: v for k, v in vars(task).items() if k != "arrays"} == {
-            k: v for k, v in vars(made).items() if k != "arrays"
-        }
+        assert {**vars(task), "arrays": None} == {**vars(made), "arrays": None}
         for name, array in made.arrays.items():
             np.testing.assert_array_equal(task.arrays[name], array)
             assert not task.arrays[name].flags.writeable
@@ -64,7 +61,7 @@ def test_nothing_is_overwritten_and_nothing_left_behind(tmp_path, rng):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/b", "", ".hidden", "x" * 65, "a\x00b"])
+@pytest.mark.parametrize("name", ["../evil", "", ".hidden", "x" * 65, "manifest.json", 3])
 def test_task_names_cannot_leave_the_store(tmp_path, rng, name):
     made = tasks(rng)
     made[0] = Task(**{**vars(made[0]), "name": name})
@@ -76,9 +73,7 @@ def test_a_truncated_array_is_named(tmp_path, rng):
     write(tmp_path / "a", tasks(rng))
     victim = tmp_path / "a" / "animals" / "train_features.npy"
     victim.write_bytes(victim.read_bytes()[:-9])
-    with pytest.raises(
-        StoreError, match=r"animals/train_features\.npy does not match its checksum"
-    ):
+    with pytest.raises(StoreError, match=r"animals/train_features\.npy does not match"):
         read_store(tmp_path / "a")
     with pytest.raises(StoreError, match=r"animals/train_features\.npy has .* truncated"):
         read_store(tmp_path / "a", verify=False)
@@ -91,9 +86,3 @@ def test_missing_stores_and_members_are_named(tmp_path, rng):
     (tmp_path / "a" / "sounds" / "test_pairs.npy").unlink()
     with pytest.raises(StoreError, match="test_pairs"):
         read_store(tmp_path / "a")
-
-
-def test_synthetic_streams_can_be_written(tmp_path):
-    stream = synthetic_stream(tasks=2, train=16, test=8)
-    write_store(tmp_path / "s.zip", stream.tasks, name="s", backbone="b", K=stream.K, tau=0.1)
-    assert len(read_store(tmp_path / "s.zip")) == 2

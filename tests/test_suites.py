@@ -7,14 +7,7 @@ from collections_made import make_caption_table, write
 
 from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.image_datasets import open_collection
-from hmcl_jax.data.suites import (
-    ORDERS,
-    SUITES,
-    Expected,
-    check_counts,
-    find_collection,
-    open_expected,
-)
+from hmcl_jax.data.suites import ORDERS, SUITES, Expected, check_counts, open_expected
 
 SUITE = SUITES["hmcl16"]
 BY_NAME = {expected.name: expected for expected in SUITE}
@@ -99,33 +92,25 @@ SMALL = Expected("cifar10", "CIFAR-10", 12, 6, "made", 3, ("wds_cifar10",), prom
 def test_counts_that_differ_are_all_named(tmp_path):
     check_counts(open_collection(made(tmp_path, "cifar10")), SMALL)
     wrong = open_collection(made(tmp_path, "other", classes=2, train=5, test=1))
-    with pytest.raises(IngestError, match="other is not the CIFAR-10 of the suite") as caught:
+    message = r"CIFAR-10 of the suite: classes: 3.*2.*: 12.*10 found; .*: 6.*2 .*train: train"
+    with pytest.raises(IngestError, match=message):
         check_counts(wrong, SMALL)
-    for difference in (
-        "classes: 3 expected, 2 found",
-        "training pictures: 12 expected, 10 found",
-        "test pictures: 6 expected, 2 found",
-        "splits train: train, test: test",
-    ):
-        assert difference in str(caught.value)
     captions = open_collection(make_caption_table(tmp_path / "captions"))
     with pytest.raises(IngestError, match="kind: classification expected, retrieval found"):
         check_counts(captions, SMALL)
-    counted = Expected("captions", "Captions", 3, 3, "made")
-    check_counts(captions, counted)  # pictures are counted, not captions
+    check_counts(captions, Expected("captions", "Captions", 3, 3, "made"))  # counts pictures
 
 
 def test_collections_are_found_by_name_or_alias(tmp_path):
     with pytest.raises(IngestError, match="one of cifar10, wds_cifar10; it has none"):
-        find_collection(tmp_path, SMALL)
+        open_expected(tmp_path, SMALL)
     made(tmp_path, "wds_cifar10")
-    assert find_collection(tmp_path, SMALL).name == "wds_cifar10"
     found = open_expected(tmp_path, SMALL)
     assert (found.name, found.fit) == ("cifar10", "crop")
     assert len(found.prompts) == 18
     made(tmp_path, "cifar10")
     with pytest.raises(IngestError, match="several folders of CIFAR-10: cifar10, wds_cifar10"):
-        find_collection(tmp_path, SMALL)
+        open_expected(tmp_path, SMALL)
 
 
 def test_published_sets_are_cut_to_the_protocol(tmp_path):
@@ -136,9 +121,8 @@ def test_published_sets_are_cut_to_the_protocol(tmp_path):
     assert found.provenance["splits"] == "train: train[:75%], test: test"
     whole = open_expected(tmp_path, dataclasses.replace(nine, train=12))
     assert whole.provenance["splits"] == "train: train, test: test"
-    one = dataclasses.replace(
-        nine, train=5, test=5, test_split="train[7:]", train_split="train[:5]"
-    )
+    splits = {"train_split": "train[:5]", "test_split": "train[7:]"}
+    one = dataclasses.replace(nine, train=5, test=5, **splits)
     assert open_expected(tmp_path, one).test.pictures[0].key.startswith("train/")
     with pytest.raises(IngestError, match=r"8 expected, 9 found(.|\n)*8 expected, 12 found"):
         open_expected(tmp_path, dataclasses.replace(nine, train=8))

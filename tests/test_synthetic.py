@@ -33,10 +33,8 @@ def test_streams_are_valid_and_reproducible():
 
 def test_texts_are_nearer_the_origin_and_the_gap_opens():
     narrow, wide = (synthetic_stream(tasks=1, gap=gap)["task1"].arrays for gap in (0.0, 1.5))
-    radius = [
-        np.asarray(lorentz.radius(narrow[a])).mean() for a in ("prototypes", "train_features")
-    ]
-    assert radius[0] < radius[1]
+    texts, samples = (lorentz.radius(narrow[a]) for a in ("prototypes", "train_features"))
+    assert texts.mean() < samples.mean()
     shift = [np.linalg.norm(a["train_features"].mean(0)) for a in (narrow, wide)]
     assert shift[1] > shift[0] + 0.5
 
@@ -88,11 +86,10 @@ def forgetting(stream, steps=60):
 def test_forgetting_grows_with_overlap_and_falls_with_dimension():
     def measured(**knobs):
         runs = [forgetting(synthetic_stream(tasks=4, seed=seed, **knobs)) for seed in range(3)]
-        return np.mean([run[0] for run in runs]), np.mean([run[1] for run in runs])
+        return np.mean(runs, axis=0)
 
     by_overlap = [measured(dimension=48, overlap=overlap) for overlap in (0.0, 0.5, 1.0)]
     by_dimension = [measured(dimension=dimension, overlap=0.3) for dimension in (16, 48, 144)]
-    print("forgetting and own accuracy by overlap", by_overlap, "by dimension", by_dimension)
     assert by_overlap[0][0] < by_overlap[1][0] < by_overlap[2][0]
     assert by_dimension[0][0] > by_dimension[1][0] > by_dimension[2][0]
     assert min(own for _, own in by_overlap + by_dimension) > 0.6

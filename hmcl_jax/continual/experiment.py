@@ -103,6 +103,8 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
     if order in known:
         return order
     try:
+        if not Path(order).is_file():  # a device such as /dev/zero has no end
+            raise OSError("no such file")
         lines = Path(order).read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or NUL in the name
         raise ConfigError(

@@ -7,8 +7,7 @@ A folder with ``<array>.npy`` files, or with one ``.safetensors`` file of these 
 - *retrieval*: ``train_specific`` (n, d), ``train_general`` (m, d), ``train_pairs`` (p, 2), and the
   same for ``test``.
 
-Its collection.toml, or an argument, states the `space` of the features, which the numbers do not
-show:
+Its collection.toml, or an argument, states the `space` of the features:
 
 - ``"points"``: space components of points on the hyperboloid of squared radius `K`;
 - ``"tangent"``: tangent vectors at its origin; the exponential map is applied;
@@ -25,9 +24,8 @@ from numpy.lib import format as npy
 
 from hmcl_jax import lorentz
 from hmcl_jax._extras import require
-from hmcl_jax.data.collection_toml import FOR_FEATURES, read_settings
 from hmcl_jax.data.errors import IngestError, StoreError
-from hmcl_jax.data.folder import Folder, reading
+from hmcl_jax.data.folder import FOR_FEATURES, Folder, read_settings, reading
 from hmcl_jax.data.image_datasets import distinct_names
 from hmcl_jax.data.store import ARRAYS, Task
 from hmcl_jax.data.store_checks import INTEGERS, as_stored, check_form, validate_task
@@ -40,15 +38,10 @@ FARTHEST = np.arcsinh(1e4)  # in units of sqrt(K), as a store has it
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureCollection(Task):
-    """A task of features from another encoder; its prototypes may be unknown.
-
-    Attributes:
-      K: squared radius of the hyperboloid.
-      prompts: templates for the class names (empty for retrieval).
-    """
+    """A task of features from another encoder; its prototypes may be unknown."""
 
     K: float = 10.0
-    prompts: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()  # templates for the class names (empty for retrieval)
 
     @property
     def prototypes(self) -> np.ndarray | None:
@@ -56,22 +49,12 @@ class FeatureCollection(Task):
         return self.arrays.get(PROTOTYPES)
 
     def task(self, prototypes: np.ndarray | None = None) -> Task:
-        """The task of a store.
-
-        Args:
-          prototypes: (C, d), if the collection has none.
-
-        Returns:
-          The task.
-        """
+        """The task of a store, with prototypes (C, d) if the collection has none."""
         arrays = dict(self.arrays)
         if prototypes is not None:
             arrays[PROTOTYPES] = prototypes
         if self.kind == "classification" and PROTOTYPES not in arrays:
-            raise IngestError(
-                f"{self.name}: prototypes are not known; encode its classes as texts and give them "
-                "to task(prototypes)."
-            )
+            raise IngestError(f"{self.name}: prototypes are not known; give task(prototypes=...).")
         sides, classes = (self.general, self.specific), distinct_names(self.classes)
         return Task(self.name, self.kind, *sides, arrays, classes, provenance=self.provenance)
 
@@ -84,47 +67,29 @@ def read_features(
     usual_K: float = 10.0,
     **given: Any,
 ) -> FeatureCollection:
-    """Reads features of another encoder.
-
-    Arguments take precedence over collection.toml. ``.npy`` files are mapped, not loaded, unless
-    their numbers have to change.
+    """Reads the folder `path` of features of another encoder, as points on the hyperboloid.
 
     Args:
-      path: of the folder, see the module's head.
-      name: of the task; the folder's by default.
+      path: of the folder, see above.
+      name: of the task; the folder's by default. Arguments take precedence over collection.toml.
       prompts: templates with ``{}`` for the class name.
       usual_K: the K of tangent and Euclidean features without one; points without one have K = 10.
-      **given: ``space``, ``K`` and ``norm``, see the module's head; ``general``, the modality of
-        prototypes or captions, ``"text"`` by default, and ``specific``, that of the samples,
-        ``"image"`` by default.
-
-    Returns:
-      The features as points on the hyperboloid.
-
-    Raises:
-      IngestError: naming the array and the row that is wrong.
-
-    Example:
-      >>> from hmcl_jax.data.feature_arrays import read_features
-      >>> sounds = read_features("data/sounds", space="tangent", specific="audio")  # doctest: +SKIP
+      **given: ``space``, ``K`` and ``norm``, see above; ``general``, the modality of prototypes or
+        captions (``"text"``), and ``specific``, that of the samples (``"image"``).
     """
     folder = Folder(path)
     where = str(folder.path)
     settings = read_settings(folder, FOR_FEATURES, name=name, prompts=prompts, **given)
     space, norm = settings.get("space"), settings.get("norm")
-    if space not in SPACES:
+    if space not in SPACES or (space == "euclidean") != (norm is not None):
         raise IngestError(
-            f"{where}: space must be one of {', '.join(SPACES)}, got {space!r}; state the space of "
-            "the features with space=... or in collection.toml."
-        )
-    if (space == "euclidean") != (norm is not None):
-        raise IngestError(
-            f"{where}: norm is needed for Euclidean features, and only for them, got space = "
-            f"{space!r} and norm = {norm}."
+            f"{where}: space must be one of {', '.join(SPACES)}, and norm is needed for Euclidean "
+            f"features only, got space = {space!r} and norm = {norm}; state them as arguments or "
+            "in collection.toml."
         )
     K = settings.get("K", 10.0 if space == "points" else usual_K)
     raw = _read_arrays(folder)
-    kind = "retrieval" if any(name in raw for name in ARRAYS["retrieval"]) else "classification"
+    kind = "retrieval" if raw.keys() & set(ARRAYS["retrieval"]) else "classification"
     classes = settings.get("classes", ()) if kind == "classification" else ()
     if kind == "classification" and not classes:
         raise IngestError(f"{where}: it needs class names, one on each line of classes.txt.")
@@ -158,15 +123,11 @@ def read_features(
 
 
 def _read_arrays(folder: Folder) -> dict[str, np.ndarray]:
-    """All arrays of a folder, by name."""
     files = folder.listing().files
     packed = [name for name in files if name.endswith(".safetensors")]
     plain = [name for name in files if name.endswith(".npy")]
     if len(packed) + bool(plain) != 1:
-        raise IngestError(
-            f"{folder.path} must hold either .npy files or one .safetensors file, got "
-            f"{len(plain)} and {len(packed)}."
-        )
+        raise IngestError(f"{folder.path} must hold .npy files, or one .safetensors file.")
     arrays: dict[str, np.ndarray] = {}
     for name in packed or plain:
         with reading(folder.path / name):
@@ -180,24 +141,7 @@ def _read_arrays(folder: Folder) -> dict[str, np.ndarray]:
 def to_points(
     where: str, features: np.ndarray, space: str, K: float, norm: float | None = None
 ) -> np.ndarray:
-    """Features as space components of points on the hyperboloid.
-
-    Args:
-      where: name of the array, for messages.
-      features: (n, d).
-      space: ``"points"``, ``"tangent"`` or ``"euclidean"``.
-      K: squared radius of the hyperboloid.
-      norm: of the tangent vectors that Euclidean features become.
-
-    Returns:
-      (n, d), in float32 unless they are points already.
-
-    Example:
-      >>> import numpy as np
-      >>> from hmcl_jax.data.feature_arrays import to_points
-      >>> print(to_points("x", np.array([[0.0, 5.0]], np.float32), "euclidean", K=1.0, norm=1.0))
-      [[0. 1.1752012]]
-    """
+    """Space components of points, in float32 unless the features are points already."""
     if features.ndim != 2 or 0 in features.shape:
         raise IngestError(f"{where} must have shape (n, d), got {features.shape}.")
     if space == "points":
@@ -208,9 +152,8 @@ def to_points(
         block = np.array(features[start : start + BLOCK], np.float32)
         with np.errstate(divide="ignore", invalid="ignore"):  # such rows are refused below
             if norm is not None:
-                block /= np.abs(block).max(
-                    axis=1, keepdims=True
-                )  # squares neither over- nor underflow
+                # Squares of entries up to 1 do not overflow, and the largest does not underflow.
+                block /= np.abs(block).max(axis=1, keepdims=True)
                 block *= norm / np.linalg.norm(block, axis=1, keepdims=True)
             reach = np.linalg.norm(block.astype(np.float64), axis=1)
         bad = ~(reach <= limit)
@@ -218,8 +161,7 @@ def to_points(
             row = int(bad.argmax())
             raise IngestError(
                 f"{where} row {start + row} has length {reach[row]:.3g} in the tangent space; it "
-                f"must be at most {limit:.3g}, which float32 resolves, and Euclidean features must "
-                "not be zero."
+                f"must be at most {limit:.3g}, and Euclidean features must not be zero."
             )
         points[start : start + BLOCK] = lorentz.exp_map0(block, K=K)
     return points

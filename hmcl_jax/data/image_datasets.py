@@ -1,12 +1,13 @@
 """Opens a collection of pictures with labels or captions, in any of the layouts of `NEEDS`.
 
 ``"hf:NAME"`` or ``"hf:NAME:CONFIGURATION"`` instead of a folder is a data set of the ``datasets``
-library, from its hub or its cache. A ``collection.toml`` (:mod:`hmcl_jax.data.collection_toml`) in
+library, from its hub or its cache. A ``collection.toml`` (:mod:`hmcl_jax.data.folder`) in
 the folder may say more. Features of another encoder are for
 :func:`hmcl_jax.data.feature_arrays.read_features`.
 """
 
 import dataclasses
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +16,17 @@ from typing import Any
 import numpy as np
 
 from hmcl_jax.data import readers
-from hmcl_jax.data.collection_toml import FOR_PICTURES, read_settings
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.folder import Folder, check_text, first_few
-from hmcl_jax.data.readers import Samples
-from hmcl_jax.data.splits import TESTS, read_sides
+from hmcl_jax.data.folder import FOR_PICTURES, Folder, check_text, first_few, read_settings
+from hmcl_jax.data.readers import Samples, Splits
 from hmcl_jax.data.store import ARRAYS
-from hmcl_jax.data.tar_shards import read_shards
 
-LAYOUTS: Mapping[str, Callable[[Folder], readers.Splits]] = {
+LAYOUTS: Mapping[str, Callable[[Folder], Splits]] = {
     "folders": readers.read_folders,
     "table": readers.read_tables,
     "coco": readers.read_coco,
     "karpathy": readers.read_karpathy,
-    "webdataset": read_shards,
+    "webdataset": readers.read_shards,
     "datasets": readers.read_datasets,
     "tfds": readers.read_tfds,
 }
@@ -37,62 +35,36 @@ NEEDS = "".join(
 )
 NEEDS += "  features    train_features.npy, train_labels.npy, ... (for read_features)"
 NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+TESTS = ("test", "val", "validation", "valid")  # the first that exists is the test split
+PART = re.compile(r"([\w.-]+)(?:\[([0-9]{1,10}%?)?:([0-9]{1,10}%?)?\])?")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """The training or the test part of a collection.
+    """The training or the test part of a collection."""
 
-    Attributes:
-      pictures: each with a `key` and ``read()``.
-      labels: class of each picture, int32 (n,); None for retrieval.
-      captions: all of them; empty for classification.
-      pairs: rows (picture, caption) that belong together, int32 (p, 2); None for classification.
-    """
-
-    pictures: Sequence[Any]
-    labels: np.ndarray | None = None
-    captions: tuple[str, ...] = ()
-    pairs: np.ndarray | None = None
+    pictures: Sequence[Any]  # each with a `key` and ``read()``
+    labels: np.ndarray | None = None  # class of each picture, int32 (n,); None for retrieval
+    captions: tuple[str, ...] = ()  # empty for classification
+    pairs: np.ndarray | None = None  # rows (picture, caption) that belong together, int32 (p, 2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collection:
-    """Pictures with labels or captions, in a training and a test split.
+    """Pictures with labels or captions, in a training and a test split."""
 
-    Attributes:
-      name: of the task that the collection becomes.
-      kind: ``"classification"`` or ``"retrieval"``.
-      classes: class names in the order of the labels (empty for retrieval); a name may occur twice.
-      prompts: templates in which ``{}`` stands for the class name (empty for retrieval).
-      train: the pictures that are learned.
-      test: the pictures that are scored.
-      fit: how pictures become square: ``"crop"`` or ``"squash"``.
-      provenance: layout, splits, number of ignored files, and what collection.toml states.
-    """
-
-    name: str
-    kind: str
-    classes: tuple[str, ...]
-    prompts: tuple[str, ...]
+    name: str  # of the task that the collection becomes
+    kind: str  # "classification" or "retrieval"
+    classes: tuple[str, ...]  # in the order of the labels; a name may occur twice
+    prompts: tuple[str, ...]  # templates in which {} stands for the class name
     train: Split
     test: Split
-    fit: str
-    provenance: Mapping[str, str]
+    fit: str  # how pictures become square: "crop" or "squash"
+    provenance: Mapping[str, str]  # layout, splits, ignored files, and what collection.toml states
 
 
 def recognise(path: str | os.PathLike[str] | Folder) -> str:
-    """Finds out the layout of a collection by its collection.toml, or by the names in its folder.
-
-    Args:
-      path: of the folder.
-
-    Returns:
-      A key of `LAYOUTS`, or ``"features"``.
-
-    Raises:
-      IngestError: if no layout fits, or several.
-    """
+    """A key of `LAYOUTS`, or ``"features"``: by collection.toml, or by the names in the folder."""
     folder = path if isinstance(path, Folder) else Folder(path, links=True)
     stated = read_settings(folder).get("layout")
     if stated is not None:
@@ -130,8 +102,6 @@ def open_collection(
 ) -> Collection:
     """Opens a collection of pictures with labels or captions.
 
-    Arguments take precedence over the collection's own files.
-
     A split is named as its folder or file is. It may be a part of one, ``"train[:90%]"`` or
     ``"train[5000:10000]"``, and several may be joined, ``"train+restval"``. Parts are of a fixed
     random order (that of the keys' SHA-256), because pictures lie sorted by class; so
@@ -141,83 +111,130 @@ def open_collection(
 
     Args:
       path: of the collection's folder, or ``"hf:NAME"``.
-      name: of the task; the folder's by default.
+      name: of the task; the folder's by default. Arguments take precedence over collection.toml.
       layout: if several are possible.
       prompts: templates with ``{}`` for the class name.
       fit: ``"crop"`` or ``"squash"``; by default the first for classification, the second for
         retrieval.
       splits: the splits for ``"train"`` and ``"test"``.
       links: whether symbolic links that leave the folder are followed; only if you made them.
-
-    Returns:
-      The collection.
-
-    Raises:
-      IngestError: naming the file, the problem and the remedy.
-
-    Example:
-      >>> from hmcl_jax.data.image_datasets import open_collection
-      >>> birds = open_collection("data/birds")  # doctest: +SKIP
-      >>> birds.classes, len(birds.train.pictures)  # doctest: +SKIP
-      (('barn owl', 'wren'), 1200)
     """
     folder = Folder(path, links)
     where, layout = str(folder.path), layout or recognise(folder)
     if layout not in LAYOUTS:
-        raise IngestError(
-            f"{where}: layout must be one of {', '.join(LAYOUTS)}, got {layout!r}; features are "
-            f"for read_features.\n{NEEDS}"
-        )
+        raise IngestError(f"{where}: layout must be one of these, got {layout!r}:\n{NEEDS}")
     settings = read_settings(folder, FOR_PICTURES, name=name, prompts=prompts, fit=fit)
     wanted = {"train": "train", "test": "test", **settings.get("splits", {}), **(splits or {})}
     if len(wanted) > 2:
         raise IngestError(f"{where}: splits must be of 'train' and 'test', got {list(wanted)}.")
-    sides = read_sides(where, LAYOUTS[layout](folder), wanted)
-    train, test = sides["train"], sides["test"]
+    train, test = _read_sides(where, LAYOUTS[layout](folder), wanted)
     if len(set(map(type, (*train.texts, *test.texts)))) > 1:
         raise IngestError(f"{where}: all pictures must have a label, or all must have captions.")
     notes = {"layout": layout, "splits": f"train: {wanted['train']}, test: {wanted['test']}"}
     if layout in ("folders", "webdataset"):
         notes["ignored"] = f"{folder.ignored} file{'s' * (folder.ignored != 1)}"
-    notes |= settings["provenance"]
+    classes: tuple[str, ...] = ()
     if isinstance(train.texts[0], list):
         kind, usual = "retrieval", "squash"
-        classes: tuple[str, ...] = ()
         learned, scored = _paired(train), _paired(test)
     else:
         kind, usual = "classification", "crop"
-        classes, rows = _classes(folder, train, test, settings.get("classes"))
+        classes, rows = _classes(where, train, test, settings.get("classes"))
         learned, scored = (_labelled(where, samples, rows) for samples in (train, test))
-    templates = settings["prompts"] if classes else ()
-    fit = settings.get("fit", usual)
-    return Collection(settings["name"], kind, classes, templates, learned, scored, fit, notes)
+    return Collection(
+        settings["name"],
+        kind,
+        classes,
+        settings["prompts"] if classes else (),
+        learned,
+        scored,
+        settings.get("fit", usual),
+        {**notes, **settings["provenance"]},
+    )
+
+
+def _read_sides(where: str, splits: Splits, wanted: Mapping[str, str]) -> list[Samples]:
+    """Reads both sides; refuses empty parts, and pictures that are in both."""
+    whole: dict[str, Samples] = {}
+    taken: dict[str, np.ndarray] = {}
+    sides = []
+    for side, text in wanted.items():
+        parts = []
+        for piece in text.split("+"):
+            match = PART.fullmatch(piece.strip())
+            if match is None:
+                raise IngestError(f"{where}: {side} must be like 'train[:90%]+dev', got {text!r}.")
+            split = _find(where, match[1], splits)
+            if split not in whole:
+                whole[split] = splits[split]()
+                taken[split] = np.zeros(len(whole[split].texts), bool)
+            rows = _rows(f"{where}: {piece}", whole[split], match[2], match[3])
+            if taken[split][rows].any():
+                raise IngestError(f"{where}: splits share pictures of {split}, got {wanted}.")
+            taken[split][rows] = True
+            parts.append((whole[split], rows))
+        sides.append(_join(parts))
+    return sides
+
+
+def _find(where: str, name: str, splits: Splits) -> str:
+    """The collection's own name of a split."""
+    others = TESTS if name == "test" else TESTS[1:] if name in TESTS else ()
+    for other in (name, *others):
+        if other in splits:
+            return other
+    raise IngestError(
+        f"{where}: there is no {name} split, but {first_few(splits)}; give splits=..."
+    )
+
+
+def _rows(where: str, samples: Samples, start: str | None, end: str | None) -> np.ndarray:
+    """The rows of a part, ascending."""
+    count = len(samples.texts)
+
+    def bound(text: str) -> int:
+        share = int(text.rstrip("%"))
+        # Percents are rounded half up, in whole numbers.
+        return (2 * share * count + 100) // 200 if text.endswith("%") else share
+
+    first, last = bound(start or "0"), bound(end or "100%")
+    if not first < last <= count:
+        raise IngestError(f"{where} is rows {first} to {last}, but there are {count} pictures.")
+    if samples.in_order or last - first == count:
+        return np.arange(first, last)
+    digests = [hashlib.sha256(os.fsencode(key)).digest() for key in samples.pictures.keys]
+    return np.sort(sorted(range(count), key=digests.__getitem__)[first:last])
+
+
+def _join(parts: Sequence[tuple[Samples, np.ndarray]]) -> Samples:
+    first, rows = parts[0]
+    if len(parts) == 1 and len(rows) == len(first.texts):
+        return first  # a million pictures of a whole split cost only their keys
+    pictures = [samples.pictures[row] for samples, rows in parts for row in rows]
+    texts = [samples.texts[row] for samples, rows in parts for row in rows]
+    return first._replace(pictures=pictures, texts=texts)
 
 
 def _classes(
-    folder: Folder, train: Samples, test: Samples, stated: tuple[str, ...] | None
+    where: str, train: Samples, test: Samples, stated: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The class names, and the class of each label.
+    """The class names, and the class of each label, which is the name of a class or its number.
 
-    A layout with a list of classes (class folders) gives their order; stated names rename them. A
-    label in a table or a tar file is the name of a class, or its number.
+    A layout with a list of classes (class folders) gives their order; stated names rename them.
     """
-    where, order, labels = str(folder.path), train.classes, set(map(str, train.texts))
-    first, second = set(train.classes or ()), set(test.classes or ())
-    if first != second:
-        raise IngestError(
-            f"{where}: classes must be the same in all splits; missing: "
-            f"{first_few(sorted(first - second))}; not known: {first_few(sorted(second - first))}."
-        )
-    numbers = all(map(NUMBER.fullmatch, labels))
+    order, labels = train.classes, set(map(str, train.texts))
+    if different := set(train.classes or ()) ^ set(test.classes or ()):
+        raise IngestError(f"{where}: only one split has classes {first_few(sorted(different))}.")
     if order is not None:
         names = stated or tuple(check_text(where, name.replace("_", " ")) for name in order)
         rows = {label: row for row, label in enumerate(order)}
         if len(names) != len(order) or (stated is None and len(set(names)) < len(names)):
             raise IngestError(
-                f"{where}: its {len(order)} classes need as many names, got {first_few(names)}; "
-                "state one for each in classnames.txt, in the order of the sorted folders."
+                f"{where}: {len(order)} sorted class folders need as many different names in "
+                f"classnames.txt, got {first_few(names)}."
             )
     else:
+        numbers = all(map(NUMBER.fullmatch, labels))
         names = stated or tuple(sorted(labels, key=int if numbers else None))
         rows = {name: row for row, name in enumerate(names) if names.count(name) == 1}
         # Labels are class names. Only if they are not, and all are numbers, they are rows of them.
@@ -225,19 +242,15 @@ def _classes(
             rows = {str(row): row for row in range(len(names))}
     empty = [names[row] for label, row in rows.items() if label not in labels]
     if empty:
-        raise IngestError(
-            f"{where}: {len(empty)} of {len(names)} classes have no training picture: "
-            f"{first_few(empty)}; add some, or drop the classes."
-        )
+        raise IngestError(f"{where}: classes without a training picture: {first_few(empty)}.")
     return names, rows
 
 
 def _labelled(where: str, samples: Samples, rows: Mapping[str, int]) -> Split:
-    for row, label in enumerate(samples.texts):
+    for picture, label in zip(samples.pictures, samples.texts, strict=True):
         if label not in rows:
             raise IngestError(
-                f"{where}: picture {samples.pictures[row].key} has the label {label[:60]!r}, which "
-                "must be the name of one class or its number, from 0; the classes are "
+                f"{where}: picture {picture.key} has the label {label[:60]!r}, but the classes are "
                 f"{first_few(rows)}."
             )
     return Split(samples.pictures, np.array([rows[str(x)] for x in samples.texts], np.int32))
@@ -251,19 +264,7 @@ def _paired(samples: Samples) -> Split:
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Class names made distinct, as a store wants them; ImageNet has two kinds of missile.
-
-    Args:
-      names: of classes; some may be equal.
-
-    Returns:
-      The same names, the second, third, ... of equal ones numbered.
-
-    Example:
-      >>> from hmcl_jax.data.image_datasets import distinct_names
-      >>> distinct_names(("missile", "cat", "missile"))
-      ('missile', 'cat', 'missile (2)')
-    """
+    """Class names made distinct, as a store wants them; ImageNet has two kinds of missile."""
     distinct: list[str] = []
     for name in names:
         number, new = names[: len(distinct) + 1].count(name), name

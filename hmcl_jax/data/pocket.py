@@ -9,15 +9,11 @@ from hmcl_jax.data.store import Store, read_store
 
 
 def load_pocket() -> Store:
-    """Opens pocket16, the stream that comes with the package; no network, no other file.
+    """Opens pocket16, the stream that comes with the package; its arrays are mapped, not loaded.
 
     Real pictures and texts through pretrained encoders (EfficientNet-Lite0, MiniLM) and two towers
-    into H^512 (:mod:`hmcl_jax.data.pocket_towers`) with free radii: most texts have their picture
-    in their entailment cone. docs/pocket.md says how it was made and chosen, DATA_LICENSES.md from
-    which sources. Orders: canonical, seq2, seq3.
-
-    Returns:
-      The store; its arrays are mapped, not loaded.
+    into H^512 (:mod:`hmcl_jax.data.pocket_towers`). docs/pocket.md says how it was made and chosen,
+    DATA_LICENSES.md from which sources.
 
     Example:
       >>> import hmcl_jax
@@ -29,15 +25,10 @@ def load_pocket() -> Store:
 
 
 def load_pocket_modalities() -> Store:
-    """Opens pocket16 with two more modalities, audio and thermal; needs no network either.
+    """Opens pocket16 with two more modalities, audio and thermal.
 
     Between the tasks of pocket16 are one with sounds of musical instruments and their names, and
     one with photographs in the colours of heat (a rendering, not a sensor's) and their captions.
-    The new modalities come once each, so that later tasks show whether they are kept. All texts are
-    in the space of pocket16. ``tools/build_modalities.py`` made it.
-
-    Returns:
-      The store; its arrays are mapped, not loaded.
 
     Example:
       >>> import hmcl_jax

@@ -50,7 +50,6 @@ def network(
 def _tangent(
     tower: dict[str, Any], given: jax.Array, x: jax.Array, key: jax.Array | None, rate: float
 ) -> jax.Array:
-    """alpha exp(l(x)) (sqrt(512) [given; 0] + g(x))."""
     keys = (None, None) if key is None else jax.random.split(key)
     padded = jnp.pad(given, ((0, 0), (0, DIM - TEXT_DIM)))
     direction = np.sqrt(DIM) * padded + network(tower["direction"], x, keys[0], rate)
@@ -80,20 +79,9 @@ def picture_tangent(
 
 
 def mix_class_names(logits: ArrayLike, class_names: ArrayLike) -> jax.Array:
-    """Pictures in the text space: names of the likeliest classes, weighted by probability (ConSE).
+    """Pictures in the text space (n, 384), from logits of ImageNet's classes and names (1000, 384).
 
-    Args:
-      logits: of the ImageNet classes, shape ``(n, 1000)``.
-      class_names: embeddings of their names, shape ``(1000, 384)``.
-
-    Returns:
-      Mixtures of the 20 likeliest classes at temperature 2, shape ``(n, 384)``, not normalised.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from hmcl_jax.data.pocket_towers import mix_class_names
-      >>> print(mix_class_names(jnp.eye(20) * 40, jnp.eye(20)).diagonal().round(3)[:3])
-      [1. 1. 1.]
+    It is the mean of the names of the likeliest classes, weighted by probability (ConSE).
     """
     best, classes = jax.lax.top_k(jnp.asarray(logits, jnp.float32), CLASSES)
     weights = jax.nn.softmax(best / TEMPERATURE, axis=1)
@@ -102,51 +90,33 @@ def mix_class_names(logits: ArrayLike, class_names: ArrayLike) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PocketTowers:
-    """Both towers and what prepares their inputs, of :func:`load_pocket_towers`.
+    """Both towers and what prepares their inputs, of :func:`load_pocket_towers`."""
 
-    Attributes:
-      params: of the towers: for ``text`` and ``picture`` the networks ``direction`` and ``length``
-        and log alpha (``alpha``); for ``picture`` the exponent gamma (``certainty``).
-      mean: of the picture features of the base, shape ``(1280,)``.
-      spread: their standard deviation.
-      class_names: embeddings of the names of the ImageNet classes, shape ``(1000, 384)``.
-      K: squared radius of the hyperboloid.
-    """
-
+    # For `text` and `picture` the networks `direction` and `length` and log alpha (`alpha`); for
+    # `picture` the exponent gamma (`certainty`).
     params: Params
-    mean: jax.Array
-    spread: jax.Array
-    class_names: jax.Array
+    mean: jax.Array  # of the picture features of the base, (1280,)
+    spread: jax.Array  # their standard deviation
+    class_names: jax.Array  # embeddings of the names of the ImageNet classes, (1000, 384)
     K: float
 
     def texts(self, embeddings: ArrayLike) -> jax.Array:
-        """Points of texts.
+        """Points (n, 512) of normalised MiniLM embeddings (all-MiniLM-L6-v2) of shape (n, 384).
 
-        Args:
-          embeddings: of MiniLM (all-MiniLM-L6-v2, normalised), shape ``(n, 384)``; or
-            ``(prompts, n, 384)``, whose tangent vectors are averaged over the prompts.
-
-        Returns:
-          Points, shape ``(n, 512)``.
+        Of embeddings (prompts, n, 384) the tangent vectors are averaged over the prompts.
         """
         x = jnp.asarray(embeddings, jnp.float32)
-        _check("embeddings", x, TEXT_DIM, (2, 3))
         tangents = _texts(self.params, x.reshape(-1, TEXT_DIM)).reshape(-1, x.shape[-2], DIM)
         return lorentz.exp_map0(tangents.mean(axis=0), self.K)
 
     def pictures(self, features: ArrayLike, logits: ArrayLike) -> jax.Array:
-        """Points of pictures.
+        """Points (n, 512) of EfficientNet-Lite0's last features (n, 1280) and logits (n, 1000).
 
-        Args:
-          features: of EfficientNet-Lite0, means over the last feature map, shape ``(n, 1280)``.
-          logits: of the same network, shape ``(n, 1000)``.
-
-        Returns:
-          Points, shape ``(n, 512)``.
+        The features are means over the last feature map.
         """
         features, logits = (jnp.asarray(x, jnp.float32) for x in (features, logits))
-        _check("features", features, len(self.mean), (2,))
-        _check("logits", logits, len(self.class_names), (2,))
+        if logits.shape[-1] != len(self.class_names):  # other widths would mix wrong names
+            raise ValueError(f"logits must have shape (n, 1000), got {logits.shape}.")
         standard = (features - self.mean[None]) / self.spread[None]
         mixtures = mix_class_names(logits, self.class_names)
         return lorentz.exp_map0(_pictures(self.params, standard, mixtures), self.K)
@@ -155,28 +125,13 @@ class PocketTowers:
 _texts, _pictures = jax.jit(text_tangent), jax.jit(picture_tangent)
 
 
-def _check(name: str, x: jax.Array, columns: int, axes: tuple[int, ...]) -> None:
-    if x.ndim not in axes or x.shape[-1] != columns:
-        raise ValueError(f"{name} must have shape (n, {columns}), got {x.shape}.")
-
-
 def load_pocket_towers(path: Path | None = None) -> PocketTowers:
-    """Opens the towers that made the features of pocket16; no network, no other file.
-
-    Further pictures and texts can be placed among those of :func:`hmcl_jax.load_pocket` with them,
-    from the outputs of the two frozen encoders, which the package does not hold.
-
-    Args:
-      path: another file of towers.
-
-    Returns:
-      The towers, in float32.
+    """Opens the towers that made the features of pocket16, or those in another file.
 
     Example:
       >>> import numpy as np
       >>> from hmcl_jax.data.pocket_towers import load_pocket_towers
-      >>> towers = load_pocket_towers()
-      >>> print(towers.texts(np.eye(384)[:2]).shape)
+      >>> print(load_pocket_towers().texts(np.eye(384)[:2]).shape)
       (2, 512)
     """
     with np.load(path or Path(__file__).with_name("pocket_towers.npz"), allow_pickle=False) as file:

@@ -1,14 +1,17 @@
 """Reads collections of pictures as they are published: one function for each layout.
 
-It returns a function for each split, which reads the split to `Samples`: pictures in the order of
-their keys, each with the label that is written for it, or with its captions. Splits are known from
-listings alone, and no picture is opened before it is used. :mod:`hmcl_jax.data.image_datasets`
-makes the rest.
+It returns a function for each split, which reads the split to `Samples`. Splits are known from
+listings alone, and no picture is opened before it is used.
 
 The ``datasets`` library reads Parquet and Arrow files and data sets of its hub. It keeps copies of
 them in its own cache (``HF_DATASETS_CACHE``). Class folders and tables are read here: to open a
 folder of 45,000 pictures the library took 64 s and this module 0.13 s, and in a CSV file it makes
 the label ``007`` the number 7 and ``None`` a missing value.
+
+Tar files are as the public CLIP benchmark keeps them (WebDataset): members belong together by their
+name up to its first dot, a picture and its class (``.cls``, a number or a name) or its captions
+(``.txt``, one on each line, or ``.json``). Nothing is unpacked: each tar file is walked through
+once, and members are read where they lie.
 """
 
 import csv
@@ -18,6 +21,7 @@ import json
 import os
 import posixpath
 import re
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +30,7 @@ import numpy as np
 
 from hmcl_jax._extras import require
 from hmcl_jax.data.errors import IngestError
-from hmcl_jax.data.folder import Folder, check_text, first_few, is_picture, reading
+from hmcl_jax.data.folder import SUFFIXES, Folder, check_text, first_few, reading
 
 TABLE = re.compile(r"(.+)\.(csv|jsonl)")
 COCO = re.compile(r"captions_([a-z]+)([0-9]{4})\.json")
@@ -37,32 +41,23 @@ TFDS_INFO = "features.json"  # in the folder of a version, such as cifar10/3.0.2
 IMAGES = ("image", "img", "jpg", "png")
 LABELS = ("label", "labels", "fine_label", "cls")
 CAPTIONS = ("caption", "captions", "text", "txt")
+MEMBERS = ("cls", "txt", "json")  # of tar files, beside pictures
 
 
 class Picture(NamedTuple):
-    """One picture.
+    """One picture."""
 
-    Attributes:
-      key: unique in its collection.
-      load: returns its file's bytes.
-    """
-
-    key: str
+    key: str  # unique in its collection
     load: Callable[[], bytes]
 
     def read(self) -> bytes:
-        """The encoded picture; an IngestError if its file is gone or too short."""
+        """The bytes of its file; an IngestError if it is gone or too short."""
         with reading(f"Picture {self.key}"):
             return self.load()
 
 
 class Pictures(Sequence[Any]):
-    """The pictures of a split, each made when it is accessed: a million cost only their keys.
-
-    Attributes:
-      keys: of the pictures.
-      load: returns the bytes of the picture in a row.
-    """
+    """The pictures of a split, each made when it is accessed: a million cost only their keys."""
 
     def __init__(self, keys: Sequence[str], load: Callable[[int], bytes]) -> None:
         self.keys, self.load = keys, load
@@ -74,42 +69,29 @@ class Pictures(Sequence[Any]):
         row = range(len(self.keys))[row]
         return Picture(self.keys[row], functools.partial(self.load, row))
 
-    def take(self, rows: np.ndarray) -> "Pictures":
-        """Some of the pictures."""
-        return Pictures([self.keys[row] for row in rows], lambda row: self.load(int(rows[row])))
-
 
 class Samples(NamedTuple):
-    """The content of a split.
+    """The content of a split."""
 
-    Attributes:
-      pictures: in the order of their keys.
-      texts: of each picture its label as it is written, or the list of its captions.
-      classes: the names of all classes in order, if the layout has such a list.
-      in_order: whether ``train[:90%]`` is the first part of the split, not a random one.
-    """
-
-    pictures: Sequence[Any]
-    texts: Sequence[str | list[str]]
-    classes: tuple[str, ...] | None = None
-    in_order: bool = False
+    pictures: Any  # Pictures, in the order of their keys
+    texts: Sequence[str | list[str]]  # of each its label as it is written, or all its captions
+    classes: tuple[str, ...] | None = None  # in order, if the layout has a list of them
+    in_order: bool = False  # whether train[:90%] is the first part of the split, not a random one
 
 
 Splits = Mapping[str, Callable[[], Samples]]
 
 
-def _files(folder: Folder, keys: Sequence[str]) -> Pictures:
-    """Pictures that are files, named by their paths."""
-    return Pictures(keys, lambda row: Path(folder.root, keys[row]).read_bytes())
-
-
-def _sorted(folder: Folder, texts: Mapping[str, str | list[str]]) -> Samples:
+def _of_files(
+    folder: Folder, texts: Mapping[str, str | list[str]], classes: tuple[str, ...] | None = None
+) -> Samples:
     """Samples from the label or the captions of each path."""
     keys = sorted(texts, key=posixpath.split)
-    bare = next((key for key in keys if not texts[key]), None)
-    if bare is not None:
-        raise IngestError(f"{folder.path}: picture {bare} has no caption; add or drop it.")
-    return Samples(_files(folder, keys), [texts[key] for key in keys])
+    for key in keys:
+        if not texts[key]:
+            raise IngestError(f"{folder.path}: picture {key} has no caption; add or drop it.")
+    pictures = Pictures(keys, lambda row: Path(folder.root, keys[row]).read_bytes())
+    return Samples(pictures, [texts[key] for key in keys], classes)
 
 
 def _by_split(
@@ -135,15 +117,13 @@ def read_folders(folder: Folder) -> Splits:
 def _class_folders(folder: Folder, split: str) -> Samples:
     top = folder.listing(split)
     folder.ignored += len(top.files) + top.hidden
-    keys: list[str] = []
-    labels: list[str] = []
+    labels: dict[str, str | list[str]] = {}
     for name in top.folders:
         inside = folder.listing(f"{split}/{name}")
-        own = list(filter(is_picture, inside.files))
-        keys += [f"{split}/{name}/{file}" for file in own]
-        labels += [name] * len(own)
+        own = [file for file in inside.files if file.rpartition(".")[2].lower() in SUFFIXES]
+        labels |= {f"{split}/{name}/{file}": name for file in own}
         folder.ignored += len(inside.files) - len(own) + len(inside.folders) + inside.hidden
-    return Samples(_files(folder, keys), labels, tuple(top.folders))
+    return _of_files(folder, labels, tuple(top.folders))
 
 
 def read_tables(folder: Folder) -> Splits:
@@ -156,41 +136,40 @@ def _table(folder: Folder, match: re.Match[str]) -> Samples:
     labels: dict[str, str] = {}
     captions: dict[str, list[str]] = {}
     with reading(where):
-        rows = _csv if match[2] == "csv" else _jsonl
-        for line, row in rows(folder.read_text(match[0])):
+        for line, row in _lines(match[2], folder.read_text(match[0])):
             at = f"{where} line {line}"
             if "image" not in row or ("label" in row) == ("caption" in row) or None in row:
                 raise IngestError(
-                    f"{at} must have the columns image and caption, or image and label, and texts "
-                    f"with commas in quotes; got {first_few(row)}."
+                    f"{at} must have the columns image and caption, or image and label, and commas "
+                    f"of texts in quotes; got {first_few(row)}."
                 )
             key = folder.locate(f"{at}: image", row["image"])
-            if "label" in row:
-                label = str(row["label"]) if isinstance(row["label"], int) else row["label"]
-                if labels.setdefault(key, check_text(f"{at}: label", label)) != label.strip():
-                    raise IngestError(f"{at}: image {key} has another label already; drop one.")
-            else:
-                captions.setdefault(key, []).extend(captions_of(f"{at}: caption", row["caption"]))
-    return _sorted(folder, {**labels, **captions})
+            if "caption" in row:
+                captions.setdefault(key, []).extend(_texts(f"{at}: caption", row["caption"]))
+                continue
+            label = str(row["label"]) if isinstance(row["label"], int) else row["label"]
+            label = check_text(f"{at}: label", label)
+            if labels.setdefault(key, label) != label:
+                raise IngestError(f"{at}: image {key} has another label already; drop one.")
+    return _of_files(folder, {**labels, **captions})
 
 
-def captions_of(where: str, value: Any) -> list[str]:
+def _texts(where: str, value: Any) -> list[str]:
     """A caption, or a list of captions, as a list."""
     texts = value if isinstance(value, list) and value else [value or ""]
     return [check_text(where, text) for text in texts]
 
 
-def _csv(text: str) -> Iterator[tuple[int, dict[Any, Any]]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-    for row in rows:
-        yield rows.line_num, row
-
-
-def _jsonl(text: str) -> Iterator[tuple[int, dict[Any, Any]]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, dict(json.loads(line))
+def _lines(form: str, text: str) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """The number and the columns of each line of a table."""
+    if form == "csv":
+        rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+        yield from ((rows.line_num, row) for row in rows)
+    else:
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                yield number, dict(json.loads(line))
 
 
 def read_coco(folder: Folder) -> Splits:
@@ -210,7 +189,7 @@ def _coco(folder: Folder, match: re.Match[str]) -> Samples:
         for entry in data["annotations"]:
             key = keys[entry["image_id"]]
             captions[key].append(check_text(f"{where}: caption of {key}", entry["caption"]))
-    return _sorted(folder, captions)
+    return _of_files(folder, captions)
 
 
 def read_karpathy(folder: Folder) -> Splits:
@@ -240,7 +219,7 @@ def _karpathy(folder: Folder, match: re.Match[str], entries: Sequence[Any]) -> S
             key = folder.locate(f"{where}: filename (looked for in {', '.join(places)})", path)
             texts = [check_text(f"{where}: raw of {key}", s["raw"]) for s in entry["sentences"]]
             captions.setdefault(key, []).extend(texts)
-    return _sorted(folder, captions)
+    return _of_files(folder, captions)
 
 
 def arrow_files(folder: Folder) -> dict[str, list[str]]:
@@ -263,12 +242,10 @@ def read_datasets(folder: Folder) -> Splits:
         else:
             arrow = all(name.endswith(".arrow") for names in files.values() for name in names)
             data = library.load_dataset("arrow" if arrow else "parquet", data_files=files)
-    return {
-        split: functools.partial(_table_of_datasets, folder, split, data[split]) for split in data
-    }
+    return {split: functools.partial(_dataset, folder, split, data[split]) for split in data}
 
 
-def _table_of_datasets(folder: Folder, split: str, data: Any) -> Samples:
+def _dataset(folder: Folder, split: str, data: Any) -> Samples:
     library, where = require("datasets", "data"), f"{folder.path}: {split}"
     image, label, caption = (
         next((name for name in names if name in data.column_names), None)
@@ -277,9 +254,8 @@ def _table_of_datasets(folder: Folder, split: str, data: Any) -> Samples:
     column = label or caption
     if image is None or column is None:
         raise IngestError(
-            f"{where} must have a column of pictures ({', '.join(IMAGES)}) and one of labels "
-            f"({', '.join(LABELS)}) or captions ({', '.join(CAPTIONS)}), got "
-            f"{first_few(data.column_names, 20)}; rename them."
+            f"{where} must have a column of pictures ({', '.join(IMAGES)}) and one of labels or "
+            f"captions ({', '.join(LABELS + CAPTIONS)}), got {first_few(data.column_names, 20)}."
         )
     encoded = data.select_columns([image])
     if isinstance(data.features[image], library.Image):
@@ -297,7 +273,7 @@ def _table_of_datasets(folder: Folder, split: str, data: Any) -> Samples:
     pictures = Pictures([f"{split}/{row:09d}" for row in range(len(data))], load)
     values, names = list(data[column]), getattr(data.features[column], "names", None)
     if label is None:
-        return Samples(pictures, [captions_of(f"{where}: {column}", value) for value in values])
+        return Samples(pictures, [_texts(f"{where}: {column}", value) for value in values])
     if names is None:
         return Samples(pictures, list(map(str, values)))
     if min(values, default=0) < 0:
@@ -313,7 +289,7 @@ def tfds_version(folder: Folder) -> str | None:
 
 
 def read_tfds(folder: Folder) -> Splits:
-    """A data set prepared by TensorFlow Datasets with file_format="array_record"."""
+    """A data set prepared by TensorFlow Datasets with file_format='array_record'"""
     # The paper's splits, such as tfds cifar10: train[:90%], are parts in the order of the prepared
     # data. It is kept, so the pictures of a part are the library's. TensorFlow is not needed.
     library = require("tensorflow_datasets", "tfds")
@@ -332,3 +308,100 @@ def read_tfds(folder: Folder) -> Splits:
         return Samples(pictures, labels, names, in_order=True)
 
     return {split: functools.partial(read, split) for split in builder.info.splits}
+
+
+def read_shards(folder: Folder) -> Splits:
+    """``train/*.tar`` and ``test/*.tar``"""
+    splits: dict[str, Callable[[], Samples]] = {}
+    for split in folder.listing().folders:
+        # Compressed tar files, too: they are refused when they are opened.
+        shards = [name for name in folder.listing(split).files if ".tar" in name]
+        if shards:
+            splits[split] = functools.partial(_shards, folder, split, shards)
+    return splits
+
+
+def _shards(folder: Folder, split: str, shards: Sequence[str]) -> Samples:
+    if folder.holds(f"{split}/nshards.txt"):
+        stated = folder.read_text(f"{split}/nshards.txt").strip()
+        if stated != str(len(shards)):
+            where = folder.path / split / "nshards.txt"
+            raise IngestError(
+                f"{where} says {stated[:20]!r}, but there are {len(shards)} tar files."
+            )
+    keys: list[str] = []
+    places: list[tuple[int, int, int]] = []
+    texts: list[str | list[str]] = []
+    paths = [os.path.join(folder.root, split, shard) for shard in shards]
+    for number, shard in enumerate(shards):
+        what = f"{folder.path / split / shard} (to be a tar file without compression)"
+        with reading(what), tarfile.open(paths[number], "r:") as archive:
+            for picture, text in _members(folder, archive):
+                keys.append(f"{split}/{shard}/{picture.name}")
+                places.append((number, picture.offset_data, picture.size))
+                texts.append(text)
+    table = np.array(places, np.int64)  # of a million pictures it is small
+
+    def load(row: int) -> bytes:
+        number, start, size = map(int, table[row])
+        with open(paths[number], "rb") as file:
+            file.seek(start)
+            data = file.read(size)
+        if len(data) != size:
+            raise IngestError(f"{keys[row]} ends after {len(data)} of {size} bytes; truncated?")
+        return data
+
+    return Samples(Pictures(keys, load), texts)
+
+
+def _members(
+    folder: Folder, archive: tarfile.TarFile
+) -> Iterator[tuple[tarfile.TarInfo, str | list[str]]]:
+    """The pictures of an archive, sorted by name, each with its class or captions."""
+    groups: dict[str, dict[str, tarfile.TarInfo]] = {}
+    for member in _plain_files(archive):
+        inside, name = posixpath.split(member.name)
+        stem, _, suffix = name.partition(".")
+        kind = "picture" if suffix.lower() in SUFFIXES else suffix.lower()
+        if not stem or kind not in ("picture", *MEMBERS):
+            folder.ignored += 1
+        elif groups.setdefault(f"{inside}/{stem}", {}).setdefault(kind, member) is not member:
+            raise IngestError(f"{archive.name!r}: {member.name} has the key of another member.")
+    for key, group in sorted(groups.items()):
+        kind = next((kind for kind in MEMBERS if kind in group), "")
+        if not kind or "picture" not in group:
+            has = f"{archive.name!r}: {key.lstrip('/')} has {first_few(sorted(group))}"
+            raise IngestError(f"{has}, but needs a picture and .cls, .txt or .json.")
+        at = f"{archive.name!r}: member {group[kind].name}"
+        with reading(at):
+            text = archive.extractfile(group[kind]).read().decode("utf-8-sig")  # type: ignore[union-attr]
+            if kind == "cls":
+                yield group["picture"], check_text(at, text)
+                continue
+            value = (
+                json.loads(text) if kind == "json" else list(filter(str.strip, text.split("\n")))
+            )
+            if isinstance(value, dict):
+                value = value.get("captions", value.get("caption"))
+            yield group["picture"], _texts(at, value)
+
+
+def _plain_files(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The files of an archive; refuses links, devices, and an archive that ends too early."""
+    end = -1
+    for member in archive:
+        # A negative size would lead back forever.
+        if not (member.isreg() or member.isdir()) or member.issparse() or archive.offset <= end:
+            at = f"{archive.name!r}: member {member.name[:80]!a}"
+            raise IngestError(f"{at} is a link or a special file, or leads backwards; remove it.")
+        end = archive.offset
+        if member.isreg():
+            yield member
+    # tarfile takes a damaged header for the end, where at least a block of zeros belongs.
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    rest = archive.fileobj.read(2**20)
+    if len(rest) < 512 or rest.strip(b"\x00"):
+        raise IngestError(
+            f"{archive.name!r} is truncated, damaged, or several tar files, at {archive.offset}."
+        )

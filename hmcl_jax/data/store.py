@@ -8,8 +8,7 @@ A store is a directory, or one uncompressed zip file of the same members:
 - ``<task>/<array>.npy``: plain arrays, read by memory mapping, never by unpickling.
 - ``<task>/<array>.codes.npy``, ``.scales.npy``, ``.offset.npy``: an array of features as int8, see
   :mod:`hmcl_jax.data.encoding`. Its entry in the manifest has ``"encoding": "int8"``, the dtype of
-  the decoded array, and shape, dtype and SHA-256 of each part. It is decoded in memory when
-  ``Task.arrays`` is first asked for it.
+  the decoded array, and shape, dtype and SHA-256 of each part.
 
 Two kinds of tasks, in any two modalities, `general` (text; the apex of the cones) and `specific`:
 
@@ -58,29 +57,17 @@ SCHEMA = 1
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task of a store.
+    """One task of a store."""
 
-    Attributes:
-      name: unique in its store.
-      kind: ``"classification"`` or ``"retrieval"``.
-      general: modality of the prototypes or captions.
-      specific: modality of the samples.
-      arrays: by name, see the module's head; memory mapped, or decoded at the first access.
-      classes: class names, in the order of the labels (empty for retrieval).
-      tree: (child, parent) rows over class names and categories above them; may be empty.
-      scores: measured figures, such as ``zero_shot``.
-      provenance: origin and licence of the data.
-    """
-
-    name: str
-    kind: str
-    general: str
-    specific: str
-    arrays: Mapping[str, np.ndarray]
-    classes: tuple[str, ...] = ()
-    tree: tuple[tuple[str, str], ...] = ()
-    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    name: str  # unique in its store
+    kind: str  # "classification" or "retrieval"
+    general: str  # modality of the prototypes or captions
+    specific: str  # modality of the samples
+    arrays: Mapping[str, np.ndarray]  # see above; mapped, or decoded at the first access
+    classes: tuple[str, ...] = ()  # in the order of the labels; empty for retrieval
+    tree: tuple[tuple[str, str], ...] = ()  # (child, parent) of classes and categories above them
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)  # such as zero_shot
+    provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)  # origin and licence
 
     def size(self, split: str) -> int:
         """Number of samples (classification) or pairs (retrieval) in ``"train"`` or ``"test"``."""
@@ -90,18 +77,9 @@ class Task:
     def pairs(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The features of a split and the rows that belong together, for both kinds of tasks.
 
-        Args:
-          split: ``"train"`` or ``"test"``.
-
         Returns:
           Features of the general modality (class prototypes or captions), features of the specific
           modality, and int32 rows (specific, general), shape ``(p, 2)``.
-
-        Example:
-          >>> from hmcl_jax.data.synthetic import synthetic_stream
-          >>> task = synthetic_stream(tasks=1, classes=4, train=32)["task1"]
-          >>> [array.shape for array in task.pairs("train")]
-          [(4, 64), (32, 64), (32, 2)]
         """
         arrays = self.arrays
         if self.kind == "retrieval":
@@ -135,35 +113,23 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """A stream of tasks with frozen features.
-
-    Attributes:
-      name: of the stream.
-      backbone: of the features.
-      K: squared radius of the hyperboloid.
-      tau: temperature of the backbone's logits.
-      dimension: d of the features.
-      tasks: in canonical order.
-      orders: other orders of the tasks, by name; ``"canonical"`` is always there.
-      fingerprint: SHA-256 of the manifest, and so of everything.
-      provenance: of the stream as a whole.
-    """
+    """A stream of tasks with frozen features."""
 
     name: str
-    backbone: str
-    K: float
-    tau: float
-    dimension: int
-    tasks: tuple[Task, ...]
-    orders: Mapping[str, tuple[str, ...]]
-    fingerprint: str
+    backbone: str  # that made the features
+    K: float  # squared radius of the hyperboloid
+    tau: float  # temperature of the backbone's logits
+    dimension: int  # d of the features
+    tasks: tuple[Task, ...]  # in canonical order
+    orders: Mapping[str, tuple[str, ...]]  # of the tasks' names; "canonical" is always there
+    fingerprint: str  # SHA-256 of the manifest, and so of everything
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Task:
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise KeyError(f"{name!r}; the tasks are {[task.name for task in self.tasks]}")
+        tasks = {task.name: task for task in self.tasks}
+        if name not in tasks:
+            raise KeyError(f"{name!r}; the tasks are {list(tasks)}")
+        return tasks[name]
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
@@ -177,11 +143,7 @@ class Store:
         return tuple(sorted({m for task in self.tasks for m in (task.general, task.specific)}))
 
     def validate(self) -> None:
-        """Checks shapes, label ranges, pairings, finiteness and that points are sane.
-
-        Raises:
-          StoreError: naming the task, the array and the first bad row.
-        """
+        """Checks shapes, label ranges, pairings, finiteness and that points are sane."""
         for task in self.tasks:
             validate_task(task, self.dimension, self.K)
 
@@ -214,7 +176,7 @@ class Store:
 
 
 class StreamInfo(TypedDict):
-    """The properties of a stream that are not those of a task; see :func:`write_store`."""
+    """What :func:`write_store` takes beside tasks."""
 
     name: str
     backbone: str
@@ -237,11 +199,9 @@ def write_store(
       path: a new directory, or a new file whose name ends in ``.zip``.
       tasks: in canonical order.
       features: None stores them as they are given, ``"int8"`` in half the size of float16 and less
-        exactly, see :mod:`hmcl_jax.data.encoding`; they are read in the dtype given here. Decoded
-        arrays are kept in memory, so this is for stores that fit there.
-      **info: ``name`` of the stream; ``backbone`` of the features; ``K``, squared radius of the
-        hyperboloid; ``tau``, temperature of the backbone's logits; optionally ``orders``, other
-        orders of the tasks by name, and ``provenance`` of the stream as a whole.
+        exactly, see :mod:`hmcl_jax.data.encoding`. Decoded arrays are kept in memory.
+      **info: ``name``, ``backbone``, ``K`` and ``tau`` as in :class:`Store`; optionally ``orders``,
+        other orders of the tasks by name, and ``provenance`` of the stream as a whole.
 
     Returns:
       The fingerprint of the store.
@@ -278,7 +238,7 @@ def write_store(
         whole = partial
         if path.suffix == ".zip":
             whole = partial / ".packed"
-            _pack(partial, manifest, whole)
+            _pack(partial, whole)
         whole.replace(path)
     return str(manifest["sha256"])
 
@@ -295,13 +255,12 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
     encoded = encode_features(stored) if features else {}
     entries: dict[str, dict[str, Any]] = {}
     for array, values in stored.items():
-        target = root / task.name / array
-        if array in encoded:
-            parts = encoded[array][0]._asdict().items()
-            saved = {part: _save(f"{target}.{part}.npy", x) for part, x in parts}
-            entries[array] = {"encoding": features, "dtype": values.dtype.str, **saved}
-        else:
-            entries[array] = _save(f"{target}.npy", values)
+        if array not in encoded:
+            entries[array] = _save(root / task.name / f"{array}.npy", values)
+            continue
+        entries[array] = {"encoding": features, "dtype": values.dtype.str}
+        for part, x in encoded[array][0]._asdict().items():
+            entries[array][part] = _save(root / task.name / f"{array}.{part}.npy", x)
     return {
         **{field: getattr(task, field) for field in ("name", "kind", "general", "specific")},
         "classes": list(task.classes),
@@ -312,19 +271,15 @@ def _write_task(root: Path, task: Task, features: str | None) -> dict[str, Any]:
     }
 
 
-def _save(target: str, values: np.ndarray) -> dict[str, Any]:
-    np.save(target, values, allow_pickle=False)
-    sha256 = _files.file_sha256(target)
+def _save(path: Path, values: np.ndarray) -> dict[str, Any]:
+    np.save(path, values, allow_pickle=False)
+    sha256 = _files.file_sha256(path)
     return {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": sha256}
 
 
-def _pack(root: Path, manifest: Mapping[str, Any], target: Path) -> None:
+def _pack(root: Path, target: Path) -> None:
     """Members in a fixed order with a fixed date, so that equal stores are equal files."""
-    members = [MANIFEST]
-    for task in manifest["tasks"]:
-        for array, entry in task["arrays"].items():
-            parts = [f".{part}" for part in Encoded._fields] if "encoding" in entry else [""]
-            members += [f"{task['name']}/{array}{part}.npy" for part in parts]
+    members = [MANIFEST, *sorted(file.relative_to(root).as_posix() for file in root.rglob("*.npy"))]
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as archive:
         for member in members:
             info = zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0))
@@ -361,12 +316,6 @@ def read_store(path: str | os.PathLike[str], verify: bool = True) -> Store:
     Args:
       path: of a directory or a zip file that :func:`write_store` made.
       verify: compare the checksum of every array; the manifest's is always compared.
-
-    Returns:
-      The store.
-
-    Raises:
-      StoreError: if anything is missing, damaged or not of this format.
     """
     path = Path(path)
     if not path.exists():
@@ -423,21 +372,20 @@ def _read_entry(
     """A mapped array, or the mapped parts of an encoded one and its dtype."""
     if "encoding" not in entry:
         return _read_array(view, f"{member}.npy", entry, verify)
-    if entry["encoding"] != "int8" or member.split("/")[1] in INTEGERS:
+    form, features = (entry["encoding"], entry["dtype"]), member.split("/")[1] not in INTEGERS
+    if form not in (("int8", "<f2"), ("int8", "<f4")) or not features:
         raise StoreError(
-            f"{member} has the encoding {str(entry['encoding'])[:40]!r}; known is 'int8', for "
-            "features. Was the store written by a newer version?"
+            f"{member} has the encoding and dtype {str(form)[:80]}; known is int8 of <f2 or <f4, "
+            "for features. Was the store written by a newer version?"
         )
-    if entry["dtype"] not in ("<f2", "<f4"):
-        raise StoreError(f"{member} must decode to <f2 or <f4, got {str(entry['dtype'])[:40]!r}.")
-    parts = (
-        _read_array(view, f"{member}.{part}.npy", entry[part], verify) for part in Encoded._fields
+    parts = Encoded(
+        *(_read_array(view, f"{member}.{k}.npy", entry[k], verify) for k in Encoded._fields)
     )
-    codes, scales, offset = parts
-    if codes.ndim != 2 or (scales.shape, offset.shape) != (codes.shape[:1], codes.shape[1:]):
-        shapes = f"{codes.shape}, {scales.shape} and {offset.shape}"
+    rows, columns = parts.codes.shape[:1], parts.codes.shape[1:]
+    if parts.codes.ndim != 2 or (parts.scales.shape, parts.offset.shape) != (rows, columns):
+        shapes = [part.shape for part in parts]
         raise StoreError(f"{member} needs parts of shape (n, d), (n,) and (d,), got {shapes}.")
-    return Encoded(codes, scales, offset), np.dtype(entry["dtype"])
+    return parts, np.dtype(entry["dtype"])
 
 
 def _read_array(

@@ -1,6 +1,8 @@
 """The form of a store, and checks of it; every error names the task, the array and the row."""
 
+import graphlib
 import re
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +46,8 @@ def check_finite(**named: Any) -> None:
 def check_form(name: Any, kind: Any, arrays: Collection[str]) -> None:
     """Checks a task's name, its kind and the names of its arrays."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == MANIFEST:
-        raise StoreError(
-            f"Task name {str(name)[:80]!r} must be letters, digits, '_', '.' or '-', at most 64, "
-            f"and not {MANIFEST}."
-        )
+        allowed = "up to 64 letters, digits, '_', '.' or '-'"
+        raise StoreError(f"Task name {str(name)[:80]!r} must be {allowed}, not {MANIFEST}.")
     if kind not in ARRAYS:
         raise StoreError(f"Task {name!r}: kind must be one of {list(ARRAYS)}, got {kind!r}.")
     thumbnails = THUMBNAILS if set(THUMBNAILS) & set(arrays) else ()
@@ -92,57 +92,44 @@ def validate_task(task: "Task", dimension: int, K: float) -> None:
         _validate_thumbnails(where, task)
     if task.classes and task.kind == "retrieval":
         raise StoreError(f"{where}: a retrieval task has no classes, got {len(task.classes)}.")
-    if len(set(task.classes)) != len(task.classes):
-        twice = next(name for name in task.classes if task.classes.count(name) > 1)
-        raise StoreError(f"{where}: class name {twice!r} occurs twice.")
-    parents = dict(task.tree)
-    if len(parents) != len(task.tree):
+    if twice := [name for name, count in Counter(task.classes).items() if count > 1]:
+        raise StoreError(f"{where}: class name {twice[0]!r} occurs twice.")
+    if len(dict(task.tree)) != len(task.tree):
         raise StoreError(f"{where}: a name in the class tree has two parents.")
-    for child in parents:
-        seen = {child}
-        while child in parents:
-            child = parents[child]
-            if child in seen:
-                raise StoreError(f"{where}: the class tree has a cycle through {child!r}.")
-            seen.add(child)
-    rows = len(task.arrays.get("tree_features", task.tree_names))
-    if rows != len(task.tree_names):
-        raise StoreError(
-            f"{where}: tree_features has {rows} rows for {len(task.tree_names)} names in the tree."
-        )
+    try:
+        graphlib.TopologicalSorter({child: [above] for child, above in task.tree}).prepare()
+    except graphlib.CycleError as error:
+        raise StoreError(f"{where}: the class tree has a cycle, {error.args[1]}.") from None
+    names = len(task.tree_names)
+    if len(task.arrays.get("tree_features", task.tree_names)) != names:
+        raise StoreError(f"{where}: tree_features must have a row for each of {names} names.")
 
 
 def _validate_points(where: str, points: np.ndarray, dimension: int, K: float) -> None:
     if points.ndim != 2 or points.shape[1] != dimension or not len(points):
-        raise StoreError(
-            f"{where} must have shape (n, {dimension}) with n >= 1, got {points.shape}."
-        )
+        raise StoreError(f"{where} must have shape (n, {dimension}), got {points.shape}.")
     for start in range(0, len(points), 65536):
         block = np.asarray(points[start : start + 65536], np.float32)
         radius = np.linalg.norm(block, axis=1)
         bad = ~(radius <= 1e4 * np.sqrt(K))
         if bad.any():
             row = int(bad.argmax())
-            reason = (
-                f"has radius {radius[row]:.3g}, beyond what float32 resolves on the hyperboloid "
-                f"with K = {K:g}; are these points?"
+            if not np.isfinite(block[row]).all():
+                raise StoreError(f"{where} row {start + row} is not finite.")
+            raise StoreError(
+                f"{where} row {start + row} has radius {radius[row]:.3g}, which float32 does not "
+                f"resolve with K = {K:g}; are these points?"
             )
-            finite = np.isfinite(block[row]).all()
-            raise StoreError(f"{where} row {start + row} {reason if finite else 'is not finite.'}")
 
 
 def _validate_labels(where: str, task: "Task", split: str) -> None:
-    labels, features = task.arrays[f"{split}_labels"], task.arrays[f"{split}_features"]
-    prototypes = len(task.arrays["prototypes"])
-    if prototypes != len(task.classes):
-        raise StoreError(
-            f"{where}: prototypes has {prototypes} rows for {len(task.classes)} classes."
-        )
-    if labels.shape != (len(features),):
-        raise StoreError(
-            f"{where}: {split}_labels must have shape ({len(features)},), got {labels.shape}."
-        )
-    _check_range(f"{where}: {split}_labels", labels, len(task.classes))
+    labels, rows = task.arrays[f"{split}_labels"], len(task.arrays[f"{split}_features"])
+    prototypes, classes = len(task.arrays["prototypes"]), len(task.classes)
+    if prototypes != classes:
+        raise StoreError(f"{where}: prototypes has {prototypes} rows for {classes} classes.")
+    if labels.shape != (rows,):
+        raise StoreError(f"{where}: {split}_labels must have shape ({rows},), got {labels.shape}.")
+    _check_range(f"{where}: {split}_labels", labels, classes)
 
 
 def _validate_pairs(where: str, task: "Task", split: str) -> None:
@@ -155,10 +142,9 @@ def _validate_pairs(where: str, task: "Task", split: str) -> None:
         unpaired = np.setdiff1d(np.arange(count), pairs[:, column])
         if unpaired.size:
             raise StoreError(f"{where}: {split}_{side} row {unpaired[0]} is in no pair.")
-    first = np.unique(pairs, axis=0, return_index=True)[1]
-    repeated = np.setdiff1d(np.arange(len(pairs)), first)
-    if repeated.size:
-        raise StoreError(f"{where}: {split}_pairs row {repeated[0]} repeats an earlier pair.")
+    rows, counts = np.unique(pairs, axis=0, return_counts=True)
+    if counts.max() > 1:
+        raise StoreError(f"{where}: {split}_pairs repeats the pair {rows[counts.argmax()]}.")
 
 
 def _validate_thumbnails(where: str, task: "Task") -> None:

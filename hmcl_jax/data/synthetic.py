@@ -15,49 +15,27 @@ MODALITIES = ("image", "audio", "thermal", "depth")
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticSettings:
-    """The settings of :func:`synthetic_stream`.
-
-    Attributes:
-      tasks: number of tasks.
-      classes: leaves of each tree.
-      depth: levels of each tree below its root.
-      dimension: d of the space.
-      overlap: share of each task's subspace that all tasks have in common, in [0, 1].
-      gap: distance between the modalities' means, in the tangent space.
-      noise: standard deviation of samples around their class, relative to its length.
-      train: training samples of each task.
-      test: test samples of each task.
-      modalities: texts plus this number of kinds of samples, taken in turns (2: text and image).
-      retrieval_every: every n-th task is retrieval of one text per sample; 0 for none.
-      K: squared radius of the hyperboloid.
-      tau: temperature.
-      seed: of all random numbers.
-    """
+    """The settings of :func:`synthetic_stream`."""
 
     tasks: int = 5
-    classes: int = 8
-    depth: int = 2
+    classes: int = 8  # leaves of each tree
+    depth: int = 2  # levels of each tree below its root
     dimension: int = 64
-    overlap: float = 0.5
-    gap: float = 0.5
-    noise: float = 0.3
-    train: int = 256
+    overlap: float = 0.5  # share of each task's subspace that all tasks have in common
+    gap: float = 0.5  # distance between the modalities' means, in the tangent space
+    noise: float = 0.3  # standard deviation of samples around their class, relative to its length
+    train: int = 256  # samples of each task
     test: int = 128
-    modalities: int = 2
-    retrieval_every: int = 0
+    modalities: int = 2  # text, and modalities - 1 kinds of samples, taken in turns
+    retrieval_every: int = 0  # every n-th task is retrieval of one text per sample
     K: float = 10.0
     tau: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {
-            "tasks": 1,
-            "classes": 2,
-            "depth": 1,
-            "dimension": 4,
-            "train": 1,
-        }.items():
-            _checks.integer(name, getattr(self, name), least)
+        least = {"tasks": 1, "classes": 2, "depth": 1, "dimension": 4, "train": 1}
+        for name, value in least.items():
+            _checks.integer(name, getattr(self, name), value)
         _checks.fraction("overlap", self.overlap, low_open=False, high_open=False)
         if not 2 <= self.modalities <= len(MODALITIES) + 1:
             raise ValueError(f"modalities must be from 2 to 5, got {self.modalities}.")
