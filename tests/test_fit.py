@@ -395,7 +395,7 @@ def test_feeds_hold_every_pair_once(task, kind):
         for number in range(int(part.count)):
             for seed in range(len(SEEDS)):
                 one = part._replace(per_seed=jax.tree.map(lambda x, s=seed: x[s], part.per_seed))
-                found = feed.rows_of(one, spec, None)(jnp.int32(number))
+                found = feed.rows_of(one, spec, jnp.int32(number), None)
                 pairs = np.concatenate([found.specific, found.classes[:, None]], axis=1)
                 rows[seed].append(pairs[np.asarray(found.valid)])
     specific = data.specific[data.pairs[:, 0]].astype(float)

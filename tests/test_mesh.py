@@ -87,11 +87,7 @@ def learned(method, order="canonical", out=None, resume=False, **options):
     config = dataclasses.replace(CONFIG, **options)
     settings = {method: SETTINGS.get(method, {})}
     results = run_stream(
-        *(stream(), [method], SEEDS, config),
-        order=order,
-        settings=settings,
-        out=out,
-        resume=resume,
+        *(stream(), [method], SEEDS, config), order=order, settings=settings, out=out, resume=resume
     )
     return results[method]
 

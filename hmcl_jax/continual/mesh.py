@@ -25,15 +25,7 @@ SEED, DATA = "seed", "data"
 
 
 def check_mesh(config: TrainConfig, seeds: int) -> None:
-    """Refuses a mesh for which there are too few devices, or that cannot share the seeds.
-
-    Args:
-      config: whose `mesh` is meant.
-      seeds: length of the seed axis.
-
-    Raises:
-      ConfigError: with the value and what to do.
-    """
+    """Refuses a mesh with too few devices, or one that cannot share this number of seeds."""
     along_seeds, along_data = mesh_shape(config.mesh)
     needed, devices, processes = along_seeds * along_data, jax.device_count(), jax.process_count()
     if needed > devices:
@@ -63,18 +55,11 @@ def check_mesh(config: TrainConfig, seeds: int) -> None:
 
 
 class DeviceMesh:
-    """Where the training of a task happens: on one device, or on a mesh.
-
-    Args:
-      shape: devices along 'seed' and along 'data'.
-
-    Attributes:
-      shape: as given.
-      data_axis: name of the axis along which minibatches are shared, None if they are not.
-    """
+    """The devices that train a task: one, or a mesh of `shape` ('seed', 'data')."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
+        # The axis along which minibatches are shared, if they are.
         self.data_axis = DATA if shape[1] > 1 else None
         self._mesh = None
         if shape != (1, 1):

@@ -37,18 +37,12 @@ def apply_sweep(method: Method, sweep: Mapping[str, Any]) -> Method:
 
 
 class Programs:
-    """Compiled programs, shared by the methods of a run.
-
-    Args:
-      config: whose seed axis and mesh are meant; nothing else of it.
-
-    Attributes:
-      mesh: the devices.
-    """
+    """Compiled programs, shared by the methods of a run; `config` gives seed axis and mesh."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.seed_axis = config.seed_axis
         if self.seed_axis == "auto":
+            # A CPU does not spread a batch of small products over its cores, and is slowed by it.
             self.seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
         self.mesh = DeviceMesh(mesh_shape(config.mesh))
         self._compiled: dict[Any, Any] = {}
@@ -87,7 +81,7 @@ class Programs:
             (state, point, total), (shared, feed) = of_seed, of_all
             own = MethodState(shared, state.method_state)
             swept = apply_sweep(method, state.sweep)
-            objective = Objective.of(swept, spec, own, feed._replace(per_seed=fed), axis)
+            objective = Objective(swept, spec, own, feed._replace(per_seed=fed), axis)
             return one_seed.accumulate(objective, point, total, feed.count, axis)
 
         run = self._program("accumulate", method, spec, one)
@@ -113,7 +107,7 @@ class Programs:
 
         def one(of_seed: Any, fed: Any, feed: Feed) -> Total:
             state = MethodState((), ())
-            objective = Objective.of(None, plain, state, feed._replace(per_seed=fed), axis)
+            objective = Objective(None, plain, state, feed._replace(per_seed=fed), axis)
             point, total = of_seed
             return one_seed.accumulate(objective, point, total, feed.count, axis)
 
@@ -165,7 +159,7 @@ class Programs:
             (state, loss), (shared, feed) = of_seed, of_all
             own = MethodState(shared, state.method_state)
             swept = apply_sweep(method, state.sweep)
-            objective = Objective.of(swept, spec, own, feed._replace(per_seed=fed), None)
+            objective = Objective(swept, spec, own, feed._replace(per_seed=fed), None)
             after, loss, metrics = one_seed.step_each(objective, state, loss, feed.count)
             return after.heads, after.opt_state, loss, metrics
 

@@ -21,12 +21,7 @@ from hmcl_jax.continual.method import (
     adamw,
 )
 from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
-from hmcl_jax.projection import (
-    SPANS,
-    lorentz_defect,
-    rotation_angle,
-    shared_rotation,
-)
+from hmcl_jax.projection import SPANS, lorentz_defect, rotation_angle, shared_rotation
 from hmcl_jax.protection import protect
 from hmcl_jax.transform import (
     VARIANTS,

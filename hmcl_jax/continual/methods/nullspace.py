@@ -1,8 +1,9 @@
 r"""Null-space projection behind the optimizer: the Euclidean twin of minimal rotation.
 
-Adam-NSCL's idea: the step that AdamW takes, :math:`\Delta`, becomes :math:`\Delta (I - P)` with P
-the projector on the leading directions of the lifted features of old tasks, time included, so that
-old outputs stay where they are. Minimal rotation holds the time column instead.
+Adam-NSCL's idea (Wang et al. 2021): the step that AdamW takes, :math:`\Delta`, becomes
+:math:`\Delta (I - P)` with P the projector on the leading directions of the lifted features of old
+tasks, time included, so that old outputs stay where they are. Minimal rotation holds the time
+column instead.
 """
 
 import dataclasses
@@ -19,26 +20,17 @@ from hmcl_jax.continual.methods.hmcl import add_moments, add_moments_of, empty_m
 
 
 class NullspaceState(NamedTuple):
-    """State of the projection.
+    """State of :func:`nullspace_project`."""
 
-    Attributes:
-      projector: P by modality.
-    """
-
-    projector: Any
+    projector: Heads  # P by modality
 
 
 @dataclasses.dataclass(frozen=True)
 class Nullspace(Method):
-    """The null-space projection.
+    """The null-space projection."""
 
-    Attributes:
-      variance: share of the lifted features' energy whose directions are protected.
-      min_rank: least number of protected directions.
-    """
-
-    variance: float = 0.99
-    min_rank: int = 8
+    variance: float = 0.99  # share of the lifted features' energy whose directions are protected
+    min_rank: int = 8  # least number of protected directions
 
     sweepable = ("variance",)
 
@@ -87,7 +79,7 @@ def nullspace_project() -> optax.GradientTransformation:
 
 @functools.partial(jax.jit, static_argnames="min_rank")
 def _projectors(total: Heads, variance: jax.Array, min_rank: int) -> Heads:
-    """Projectors for every share in `variance`."""
+    """Projectors of every seed; the moments are shared, the shares `variance` may differ."""
 
     def of_moment(moment: jax.Array) -> jax.Array:
         values, vectors = jnp.linalg.eigh((moment + moment.T) / 2)
