@@ -29,16 +29,10 @@ def check_mesh(config: TrainConfig, seeds: int) -> None:
     along_seeds, along_data = mesh_shape(config.mesh)
     needed, devices, processes = along_seeds * along_data, jax.device_count(), jax.process_count()
     if needed > devices:
-        more = ""
-        if jax.default_backend() == "cpu":
-            each = -(-needed // processes)
-            more = (
-                f", or have virtual ones with XLA_FLAGS=--xla_force_host_platform_device_count="
-                f"{each}{' in every process' if processes > 1 else ''}"
-            )
+        virtual = f"--xla_force_host_platform_device_count={-(-needed // processes)}"
         raise ConfigError(
-            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; "
-            f"use a smaller mesh{more}."
+            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; use a smaller "
+            f"mesh, or virtual devices of the CPU with XLA_FLAGS={virtual} in every process."
         )
     if processes > 1 and needed < devices:
         raise ConfigError(

@@ -82,7 +82,6 @@ Probe = Callable[[Heads, tuple[Heads, ...], MethodState], Heads]
 
 def at_current_heads(heads: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
     """The probe of plain training: the gradient is taken at the current heads."""
-    del gradients, state
     return heads
 
 
@@ -97,6 +96,15 @@ def adamw(spec: TaskSpec) -> optax.GradientTransformation:
         return {modality: modality in (spec.general, spec.specific) for modality in heads}
 
     return optax.adamw(rate, weight_decay=decay, mask=of_task)
+
+
+def _with_missing(old: Any, fresh: Any) -> Any:
+    """`old`, and what only `fresh` has in dicts, however deep."""
+    if isinstance(old, dict) and isinstance(fresh, dict):
+        return {**fresh, **{k: _with_missing(x, fresh.get(k)) for k, x in old.items()}}
+    if isinstance(old, tuple) and type(old) is type(fresh) and hasattr(old, "_fields"):
+        return type(old)(*map(_with_missing, old, fresh))
+    return old
 
 
 def _about(**options: Any) -> Any:
@@ -156,13 +164,11 @@ class Method:
 
     def init(self, heads: Heads) -> MethodState:
         """The state before the first task."""
-        del heads
         return MethodState((), ())
 
     def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        """The state for heads among which new modalities have appeared."""
-        del heads
-        return state
+        """The state once new modalities have heads; by default dicts gain the entries of `init`."""
+        return _with_missing(state, self.init(heads))
 
     def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
         """The optimizer of a task."""
@@ -170,7 +176,6 @@ class Method:
 
     def begin_task(self, opt_state: Any, state: MethodState, heads: Heads, spec: TaskSpec) -> Any:
         """The optimizer state at the start of a task, from a fresh or a carried one."""
-        del state, heads, spec
         return opt_state
 
     def probes(self, spec: TaskSpec) -> tuple[Probe, ...]:
@@ -179,7 +184,6 @@ class Method:
         Each is a function of the heads, the gradients of the probes before it (sums over
         minibatches) and the state.
         """
-        del spec
         return (at_current_heads,)
 
     def combine(
@@ -191,24 +195,20 @@ class Method:
         spec: TaskSpec,
     ) -> Heads:
         """The gradient for the optimizer, from those of all probes, sums over minibatches."""
-        del heads, state, num_minibatches, spec
         return gradients[0]
 
     def step_metrics(
         self, gradient: Heads, before: TrainState, after: TrainState, spec: TaskSpec
     ) -> dict[str, jax.Array]:
         """Scalars about a step; a run keeps those of the last step of every epoch."""
-        del gradient, before, after, spec
         return {}
 
     def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
         """The state after a task."""
-        del heads, data
         return state
 
     def task_metrics(
         self, state: MethodState, opt_state: Any, steps: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
         """Figures about the last task, ``(seeds,)`` or ``(seeds, epochs)``; `steps` are curves."""
-        del state, opt_state, steps
         return {}
