@@ -281,7 +281,7 @@ def test_refused_meshes(tmp_path, monkeypatch):
     refused(uneven, "2x4", [0, 1, 2], out)
     each = dataclasses.replace(make_method("vanilla"), train={"step": "minibatch"})
     refused("methods.vanilla.train: .*step = 'minibatch'", "2x4", SEEDS, out, each)
-    points = [{"beta": 0.0}, {"beta": 0.1}, {"beta": 0.2}]
+    points = [{"beta": 0.05}, {"beta": 0.1}, {"beta": 0.2}]
     with pytest.raises(ConfigError, match="3 seeds cannot be shared"):
         run_sweep(stream(2), "hmcl_mr", points, [0], dataclasses.replace(CONFIG, mesh="2x4"))
     monkeypatch.setattr(jax, "process_count", lambda: 2)

@@ -64,7 +64,9 @@ class Objective:
             total = self.sum(probe(heads, gradients, self.state), number, one)
             gradients = (*gradients, total.gradient)
             losses.append(total.loss)
-        return Total(combine(method, gradients, heads, self.state, one, self.spec), losses[0])
+        gradient = method.combine(gradients, heads, self.state, one, self.spec)
+        check_combined(method, gradient, heads)
+        return Total(gradient, losses[0])
 
     def _rows(self, number: jax.Array) -> Rows:
         return rows_of(self.feed, self.spec, number, self.data_axis)
@@ -142,26 +144,16 @@ def accumulate(objective: Objective, point: Heads, total: Total, count: Any, axi
     return jax.tree.map(jnp.add, total, found)
 
 
-def combine(
-    method: Method,
-    gradients: tuple[Heads, ...],
-    heads: Heads,
-    state: MethodState,
-    num_minibatches: jax.Array,
-    spec: TaskSpec,
-) -> Heads:
-    """The method's gradient, checked."""
-    # Shapes must be those of the heads, because sums over minibatches would broadcast others.
-    found = method.combine(gradients, heads, state, num_minibatches, spec)
+def check_combined(method: Method, gradient: Heads, heads: Heads) -> None:
+    """Refuses a gradient unlike the heads, which sums over minibatches would broadcast."""
     wanted, given = (
         {jax.tree_util.keystr(path): jnp.shape(x) for path, x in jax.tree.leaves_with_path(tree)}
-        for tree in (heads, found)
+        for tree in (heads, gradient)
     )
     if wanted != given:
         raise ConfigError(
             f"combine of {method.name} must give a gradient of each head, {wanted}, got {given}."
         )
-    return found
 
 
 def step(

@@ -34,14 +34,6 @@ def halt_on_nonfinite(
 
     With ``on_bad = "skip"`` a step whose gradient is not finite is skipped, and only a bad update
     of a finite gradient stops.
-
-    Example:
-      >>> import jax.numpy as jnp, optax
-      >>> W = {"text": jnp.ones(2)}
-      >>> tx = halt_on_nonfinite(optax.sgd(1.0))
-      >>> step, state = tx.update({"text": jnp.full(2, jnp.nan)}, tx.init(W), W)
-      >>> print(step["text"], state.first, state.gradient["text"])
-      [0. 0.] 0 True
     """
 
     def init(heads: Heads) -> GuardState:

@@ -90,8 +90,7 @@ def learn_task(
       The start of the next task, and the course of this one.
 
     Example:
-      >>> from hmcl_jax.continual import make_method
-      >>> from hmcl_jax.continual.learner import Carried, Setting, learn_task
+      >>> from hmcl_jax.continual import Carried, Setting, learn_task, make_method
       >>> from hmcl_jax.data.synthetic import synthetic_stream
       >>> store = synthetic_stream(tasks=2, dimension=8)
       >>> method, carried = make_method("hmcl_ca"), Carried()
@@ -127,9 +126,9 @@ def learn_task(
     new_heads, guarded = mesh.whole((end.heads, end.opt_state))
 
     modalities = tuple(dict.fromkeys((task.general, task.specific)))
+    losses = np.asarray(losses, float)  # a spike's threshold may overflow float32
     vitals = Vitals(guarded, losses, new_heads)
-    found = find_stopped(vitals, seeds, task.name, modalities, setting.train)
-    carried = carried.stop(found)
+    carried = carried.stop(find_stopped(vitals, seeds, task.name, modalities, setting.train))
     # Moments that overflow make steps of 0, which are finite, so the heads do not show them.
     opt_state, carried = _clean(guarded.inner, carried, task, seeds)
     bad = carried.is_stopped(len(seeds))[:, None, None]

@@ -31,8 +31,8 @@ def check_mesh(config: TrainConfig, seeds: int) -> None:
     if needed > devices:
         virtual = f"--xla_force_host_platform_device_count={-(-needed // processes)}"
         raise ConfigError(
-            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; use a smaller "
-            f"mesh, or virtual devices of the CPU with XLA_FLAGS={virtual} in every process."
+            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; use a "
+            f"smaller mesh, or virtual devices of the CPU: XLA_FLAGS={virtual} in every process."
         )
     if processes > 1 and needed < devices:
         raise ConfigError(

@@ -13,11 +13,10 @@ had been shuffled into the task), general and specific ones as two views, cosine
 stay as they were at the end of the task before, :math:`-\sum_{j \ne i} p^*_{ij} \log p_{ij}` with
 temperatures kappa (now) and kappa* (then).
 
-Co2L also contrasts with the memory: samples of the task are its anchors, stored ones further
-negatives. Here stored pairs take part in the distillation alone. All methods of this package train
-the same objective, the paper's, in which a pair contrasts with pairs of its own task; with other
-negatives the losses, and so the methods, could no longer be compared. The paper's C-FLAT, too, is
-"Co2L contrastive distillation" under "the same hyperbolic objective".
+Co2L also contrasts with the memory. Here stored pairs take part in the distillation alone: all
+methods of this package train the paper's objective, in which a pair contrasts with pairs of its own
+task; with other negatives their losses could not be compared. The paper's C-FLAT, too, is "Co2L
+contrastive distillation" under "the same hyperbolic objective".
 """
 
 import dataclasses

@@ -10,9 +10,8 @@ then the identity, and the projection one-sided, G (I - P). ``left_tolerance = 0
 above 0 it is relative to the largest singular value.
 
 The original divides all moments by the number of pairs of all modalities together, so that a
-modality that appears late is hardly protected. Here each is divided by the pairs of its own
-modality; ``count = "all"`` reproduces the original. The two agree if every task has the same
-modalities.
+modality that appears late is hardly protected; ``count = "all"`` reproduces this. Here each is
+divided by the pairs of its own modality, which is the same if every task has the same modalities.
 
 Entries of the projected gradient that are below the rounding of the projection are set to 0: AdamW
 would make whole steps of them.

@@ -191,19 +191,8 @@ def solve_dual(
     correcting all wrong ones at once does not lower their number, only the last one is (Murty's
     rule, which always ends).
 
-    Args:
-      gram: G, ``(k, k)``, products of the old tasks' gradients. In float32 its rounding may leave
-        G + eps I indefinite; the ridge is then raised to that rounding.
-      products: q, ``(k,)``, their products with the current one.
-      margin: gamma.
-      eps: ridge.
-      present: which rows are tasks; the others get 0 and have no effect.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from hmcl_jax.continual.methods.gem import solve_dual
-      >>> print(solve_dual(jnp.eye(2), jnp.array([-2.0, 1.0]), margin=0.5, eps=1e-6).round(3))
-      [2.  0.5]
+    `gram` is G, ``(k, k)``, and `products` are q, ``(k,)``; rows that are not `present` get 0. In
+    float32 rounding may leave G + eps I indefinite; the ridge is then raised to that rounding.
     """
     gram, products = jnp.asarray(gram), jnp.asarray(products)
     present = jnp.ones(gram.shape[0], bool) if present is None else jnp.asarray(present)

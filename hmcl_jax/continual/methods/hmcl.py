@@ -104,10 +104,9 @@ class Hmcl(Method):
             beta = jnp.asarray(np.broadcast_to(given, seeds), float)
             anchor = opt_state[-1]._replace(hyperparams={"beta": beta})
             opt_state = (*opt_state[:-1], anchor)
-        protection = (
-            None
-            if spec.is_first
-            else protect(
+        protection = None
+        if not spec.is_first:
+            protection = protect(
                 state.shared,
                 heads,
                 variance=self.variance,
@@ -115,7 +114,6 @@ class Hmcl(Method):
                 basis=self.basis,
                 weighting=self.weighting,
             )
-        )
         return _begin_task(opt_state, heads, protection)
 
     def step_metrics(

@@ -102,7 +102,7 @@ METHODS: dict[str, Entry] = {
 
 
 def check_name(name: str) -> None:
-    """Refuses names that could not be those of folders, or would be folders elsewhere."""
+    """Refuses names that cannot be those of folders, or would be folders elsewhere."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(
             f"A method's name must be letters, digits, '_' or '-', at most 64, got {name!r}."
