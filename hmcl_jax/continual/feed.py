@@ -78,10 +78,7 @@ def row_capacity(rows: int, least: int = 4096) -> int:
 
 def class_capacity(classes: int) -> int:
     """Classes that prototypes are padded to: 16, 128, 1024, then multiples of 1024."""
-    for size in (16, 128):
-        if classes <= size:
-            return size
-    return -(-classes // 1024) * 1024
+    return next((size for size in (16, 128) if classes <= size), -(-classes // 1024) * 1024)
 
 
 def minibatch_rows(pairs: int, batch: int) -> int:

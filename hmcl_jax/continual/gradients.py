@@ -48,7 +48,8 @@ class Objective:
         value_and_grad = jax.value_and_grad(self._loss, argnums=(0, 1))
 
         def add(number: jax.Array, sums: Any) -> Any:
-            loss, gradients = value_and_grad(heads, points, self._rows(first + number))
+            rows = rows_of(self.feed, self.spec, first + number, self.data_axis)
+            loss, gradients = value_and_grad(heads, points, rows)
             return jax.tree.map(jnp.add, sums, (gradients, loss))
 
         no_loss = jnp.zeros((), heads[self.spec.specific].dtype)
@@ -67,9 +68,6 @@ class Objective:
         gradient = method.combine(gradients, heads, self.state, one, self.spec)
         check_combined(method, gradient, heads)
         return Total(gradient, losses[0])
-
-    def _rows(self, number: jax.Array) -> Rows:
-        return rows_of(self.feed, self.spec, number, self.data_axis)
 
     def _prototype_points(self, heads: Heads) -> tuple[jax.Array, Callable[[jax.Array], Heads]]:
         """Points of the class prototypes and the way back; nothing for retrieval."""

@@ -165,10 +165,7 @@ def add_missing_heads(
     head = np.asarray(identity_head(dimension, jnp.result_type(float)))
     fresh = {m: jnp.asarray(np.repeat(head[None], len(setting.seeds), axis=0)) for m in new}
     heads = dict(sorted({**carried.heads, **fresh}.items()))
-    if carried.state is None:
-        state = method.init(heads)
-    else:
-        state = method.add_modalities(carried.state, heads)
+    state = method.add_modalities(carried.state, heads) if carried.state else method.init(heads)
     return carried._replace(heads=heads, state=state)
 
 

@@ -6,8 +6,7 @@ k + 2 D, ..., and one all-reduce per feed and gradient makes their sum whole. He
 and features are whole on every device of a group, and each steps its own copy.
 
 Only the training of a task is on the mesh. Between tasks every process holds whole, ordinary
-arrays, so that hooks of methods, scoring and checkpoints are independent of it, and a run may be
-resumed on another mesh.
+arrays, so hooks, scoring and checkpoints do not depend on it, and a run resumes on another mesh.
 """
 
 from collections.abc import Callable

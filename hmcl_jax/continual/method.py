@@ -150,8 +150,8 @@ class Method:
 
     def settings(self) -> dict[str, Any]:
         """The settings by name."""
-        own = [field.name for field in dataclasses.fields(self) if field.metadata.get("setting", 1)]
-        return {name: getattr(self, name) for name in own}
+        fields = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in fields if f.metadata.get("setting", True)}
 
     def described(self) -> dict[str, Any]:
         """The method as plain data, for results and to recognise a run."""
