@@ -15,11 +15,15 @@ from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
 # EWC
 
 
-@pytest.mark.parametrize("mode", ["separate", pytest.param("online", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
+    ("fisher", "mode"),
+    [
+        ("sample", "separate"),
+        pytest.param("batch", "online", marks=pytest.mark.slow),
+        pytest.param("minibatch", "online", marks=pytest.mark.slow),
+    ],
 )
-def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
+def test_ewc_is_the_gradient_of_its_penalty(rng, fisher, mode):
     method = ewc.Ewc(coefficient=0.3, memory=16, mode=mode, fisher=fisher, decay=0.5)
     start = heads(rng)
     state = method.init(start)
@@ -42,13 +46,8 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
     expected = jax.grad(penalty)(params)
     zero = jax.tree.map(jnp.zeros_like, one(params))
     for seed in range(2):
-        found = method.combine(
-            (zero,),
-            one(params, seed),
-            MethodState((), one(state.own, seed)),
-            jnp.asarray(4),
-            spec(),
-        )
+        own = MethodState((), one(state.own, seed))
+        found = method.combine((zero,), one(params, seed), own, jnp.asarray(4), spec())
         np.testing.assert_allclose(flat(found), 4 * flat(one(expected, seed)), rtol=2e-4, atol=1e-6)
         assert np.abs(flat(found)).max() > 0
     assert (np.asarray(method.task_metrics(state, None, {})["penalty / loss gradient"]) > 0).all()
@@ -73,34 +72,42 @@ def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
     assert np.abs(moved["image"]).max() == 0
 
 
-@pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
 @pytest.mark.parametrize(
-    "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
+    ("fisher", "reduction"),
+    [
+        ("batch", "sum"),
+        ("minibatch", "mean"),
+        ("sample", "sum"),
+        pytest.param("batch", "mean", marks=pytest.mark.slow),
+        pytest.param("minibatch", "sum", marks=pytest.mark.slow),
+        pytest.param("sample", "mean", marks=pytest.mark.slow),
+    ],
 )
-def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
-    method = ewc.Ewc(memory=128, fisher=fisher, reduction=reduction)
+def test_fishers_are_squares_of_gradients(x64, rng, monkeypatch, fisher, reduction):
+    monkeypatch.setattr(ewc, "MINIBATCH", 10)
+    method = ewc.Ewc(memory=24, fisher=fisher, reduction=reduction)
     params = heads(rng, 1, dtype=jnp.float64)
-    end = task_end(rng, 0, count=100, seeds=(5,))
+    end = task_end(rng, 0, count=18, seeds=(5,))
     found = method.end_task(method.init(params), params, end).own["fisher"]
-    drawn = np.random.default_rng([5, 0, ewc.SALT]).permutation(100)
-    text, image = end.general[end.pairs[drawn, 1]], end.specific[end.pairs[drawn, 0]]
+    drawn = np.random.default_rng([5, 0, ewc.SALT]).permutation(18)
+    text, image = map(
+        jnp.asarray, (end.general[end.pairs[drawn, 1]], end.specific[end.pairs[drawn, 0]])
+    )
 
+    @jax.jit
     def terms(params, rows):
         return objective.pair_terms(
             apply_head(params["text"], text[rows].astype(float), K),
             apply_head(params["image"], image[rows].astype(float), K),
-            tau=TAU,
-            K=K,
-            kappa=0.1,
-            entailment_weight=0.2,
+            **{"tau": TAU, "K": K, "kappa": 0.1, "entailment_weight": 0.2},
         )
 
     reduce = jnp.mean if reduction == "mean" else jnp.sum
-    everything = np.arange(100)
+    everything = np.arange(18)
     if fisher == "batch":
         gradients = [jax.grad(lambda W: reduce(terms(W, everything)))(one(params))]
     elif fisher == "minibatch":
-        parts = (everything[:64], everything[64:])
+        parts = (everything[:10], everything[10:])
         gradients = [jax.grad(lambda W, p=p: reduce(terms(W, p)))(one(params)) for p in parts]
     else:
         rows = jax.jacrev(lambda W: terms(W, everything))(one(params))
@@ -145,7 +152,7 @@ def test_cflat_goes_through_its_four_gradients(rng):
     np.testing.assert_allclose(found, g1 + 0.3 * (g3 - g2), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("place", "slots"), [(0, 4), (1, 4), (4, 4), (1, 0)])
+@pytest.mark.parametrize(("place", "slots"), [(4, 4), (1, 0)])
 def test_cflat_distils_similarities(rng, place, slots):
     method = cflat.Cflat(power=0.7, memory=slots, beside=3)
     params = heads(rng)
@@ -159,7 +166,6 @@ def test_cflat_distils_similarities(rng, place, slots):
     found = float(method.extra_loss(own, batch, spec()))
 
     assert ("memory" in state.own) == bool(slots)
-    memory = {"text": (), "image": ()}
     if slots:
         turn = (3 * place + np.arange(3)) % 4
         stored = one(state.own["memory"])
@@ -168,9 +174,8 @@ def test_cflat_distils_similarities(rng, place, slots):
     for when, W in (("now", now), ("past", one(params))):
         for m, z in (("text", general[:2]), ("image", specific[:2])):
             rows[when].append(np.asarray(apply_head(W[m], z, K)))
-        for m, z in memory.items():
-            if len(z):
-                rows[when].append(np.asarray(apply_head(W[m], z, K)))
+        for m, z in memory.items() if slots else ():
+            rows[when].append(np.asarray(apply_head(W[m], z, K)))
     p = {}
     for when, temperature in (("now", 0.2), ("past", 0.01)):
         y = np.concatenate(rows[when]).astype(np.float64)
@@ -224,10 +229,8 @@ def test_dns_moments_are_those_of_all_pairs(rng):
         partner = "text" if m == "image" else "image"
         for seed in range(2):
             W = np.asarray(params[m][seed])
-            expected = W @ C @ W.T
-            np.testing.assert_allclose(
-                state.own["outputs"][partner][seed], expected, rtol=1e-3, atol=1e-3
-            )
+            outputs = state.own["outputs"][partner][seed]
+            np.testing.assert_allclose(outputs, W @ C @ W.T, rtol=1e-3, atol=1e-3)
 
 
 def test_dns_counts_every_pair_and_protects_modalities_that_come_late(rng):
@@ -263,14 +266,12 @@ def test_dns_leaves_no_rounding_where_all_directions_are_protected(rng, dtype):
     assert np.abs(step["text"]).max() > 0.1  # 5 texts do not
 
 
-def test_dns_without_left_tolerance_is_one_sided(rng):
-    method = make_method("dns")
-    params = heads(rng)
+def test_dns_without_left_tolerance_is_one_sided_and_none_without_a_past(rng):
+    method, params = make_method("dns"), heads(rng)
     state = method.end_task(method.init(params), params, task_end(rng, 0))
     eye = np.eye(DIM)
     np.testing.assert_array_equal(state.own["left"]["image"], np.stack([eye, eye]))
-    fresh = method.init(params)
-    g = one(params)
+    fresh, g = method.init(params), one(params)
     own = MethodState(fresh.shared, one(fresh.own))
     untouched = method.combine((g,), g, own, jnp.asarray(1), spec(first=True))
     np.testing.assert_array_equal(flat(untouched), flat(g))

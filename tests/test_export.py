@@ -44,7 +44,8 @@ def test_programs_export_for_other_platforms(name, feed, monkeypatch):
 
     monkeypatch.setattr(hmcl, "_begin_task", begin_task)
     setting = Setting(STORE.K, STORE.tau, (0, 1), config)
-    method = make_method(name)
+    # With a small memory, whose programs compile fast.
+    method = make_method(name, {"memory": 24} if hasattr(METHODS[name].method, "memory") else {})
     for index, task in enumerate(STORE):
         carried, _ = learn_task(method, carried, [(task, index)], setting, programs)
     known = {}

@@ -1,6 +1,7 @@
 """Learning of tasks: against a run in plain numpy, and however it is laid out, padded or fed."""
 
 import dataclasses
+import functools
 import logging
 
 import jax
@@ -95,9 +96,6 @@ class Toy(Method):
 
     def init(self, heads):
         return MethodState(jnp.asarray(self.pull, float), heads)
-
-    def add_modalities(self, state, heads):
-        return state._replace(own={**heads, **state.own})
 
     def extra_loss(self, state, minibatch, spec):
         way = 0
@@ -265,7 +263,7 @@ def test_the_gradient_in_plain_numpy_is_one(stream, rng):
 
 # However a task is laid out, padded or fed
 
-SEEDS = (42, 123, 456, 789, 1024)
+SEEDS = (42, 123, 456)
 SHORT = {"classification": Schedule(4, 0.02), "retrieval": Schedule(5, 0.02)}
 METHODS = {
     "vanilla": make_method("vanilla"),
@@ -305,13 +303,10 @@ def learn(name, task, seeds=SEEDS, programs=None, told=None, **options):
 @pytest.fixture(scope="module")
 def plainly(task):
     """What a method learns of a task with default padding, all features on the device."""
-    known = {}
 
+    @functools.cache
     def learn_once(method, kind, **options):
-        key = (method, kind, *options.items())
-        if key not in known:
-            known[key] = learn(method, task[kind], **options)
-        return known[key]
+        return learn(method, task[kind], **options)
 
     return learn_once
 
@@ -324,28 +319,26 @@ def assert_same(found, expected, tolerance):
 KINDS = ["classification", pytest.param("retrieval", marks=slow)]
 
 
-def of_seeds(found, rows):
-    return jax.tree.map(lambda x: x[np.asarray(rows)], found)
+@pytest.fixture(scope="module")
+def alone(task):
+    """Each seed learns for itself; by kind."""
+    programs = Programs(TrainConfig(seed_axis="loop"))
+
+    @functools.cache
+    def learn_each(kind):
+        return [learn("ca", task[kind], [seed], programs, seed_axis="loop") for seed in SEEDS]
+
+    yield learn_each
+    assert programs.count() <= 3 * 2  # the start of the optimizer, gradients, steps; two kinds
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed_axis", ["vmap", "map", "loop"])
-def test_seeds_side_by_side_are_seeds_alone(task, plainly, kind, seed_axis):
+def test_seeds_side_by_side_are_seeds_alone(plainly, alone, kind, seed_axis):
     together = plainly("ca", kind, seed_axis=seed_axis)
-    programs = Programs(TrainConfig(seed_axis="loop"))
-    for row, seed in enumerate(SEEDS):
-        alone = learn("ca", task[kind], [seed], programs, seed_axis="loop")
-        assert_same(of_seeds(together, [row]), alone, 1e-5)
-    assert programs.count() == 3  # the start of the optimizer, gradients, steps
+    for row, expected in enumerate(alone(kind)):
+        assert_same(jax.tree.map(lambda x: x[row : row + 1], together), expected, 1e-5)  # noqa: B023
     assert largest(together[0]["image"] - together[0]["image"][:1]) > 1e-3
-
-
-@pytest.mark.parametrize("seed_axis", ["vmap", "map"])
-def test_a_seed_does_not_depend_on_those_beside_it(task, plainly, seed_axis):
-    others = (9, SEEDS[3], 8, 7, SEEDS[0])
-    found = learn("ca", task["classification"], others, seed_axis=seed_axis)
-    expected = plainly("ca", "classification", seed_axis=seed_axis)
-    assert_same(of_seeds(found, [1, 4]), of_seeds(expected, [3, 0]), 1e-6)
 
 
 @pytest.mark.parametrize("method", ["ca", pytest.param("toy", marks=slow)])
@@ -382,28 +375,17 @@ def test_a_task_that_stays_on_the_host(task, plainly, method, kind, options):
     assert told == [(n + 1, epochs) for n in range(epochs)]
 
 
-@pytest.mark.parametrize("kind", ["classification", "retrieval"])
-def test_feeds_hold_every_pair_once(task, kind):
-    config = TrainConfig(batch=16, device_memory=feed_memory(kind, 2))
-    spec = Setting(K, TAU, SEEDS, config).spec(task[kind], 3)
-    data = feed.training_pairs(task[kind])
+def test_feeds_keep_to_the_memory_of_the_device(task):
+    config = TrainConfig(batch=16, device_memory=feed_memory("retrieval", 2))
+    spec = Setting(K, TAU, SEEDS, config).spec(task["retrieval"], 3)
+    data = feed.training_pairs(task["retrieval"])
     made = feed.task_feed(data, spec, 3, SEEDS, DeviceMesh((1, 1)), resident=False)
-    rows = [[] for _ in SEEDS]
-    for part in made.feeds(1):
-        assert part.count <= 2
-        assert part.per_seed[1].nbytes <= config.device_memory * 2**20 / 2
-        for number in range(int(part.count)):
-            for seed in range(len(SEEDS)):
-                one = part._replace(per_seed=jax.tree.map(lambda x, s=seed: x[s], part.per_seed))
-                found = feed.rows_of(one, spec, jnp.int32(number), None)
-                pairs = np.concatenate([found.specific, found.classes[:, None]], axis=1)
-                rows[seed].append(pairs[np.asarray(found.valid)])
-    specific = data.specific[data.pairs[:, 0]].astype(float)
-    expected = np.concatenate([specific, data.pairs[:, 1:]], axis=1)
-    found = [np.concatenate(x) for x in rows]
-    for pairs in found:
-        assert np.array_equal(np.sort(pairs, axis=0), np.sort(expected, axis=0))
-    assert not np.array_equal(found[0], found[1])
+    parts = list(made.feeds(1))
+    assert sum(int(part.count) for part in parts) == made.num_minibatches
+    for part in parts:
+        general, specific, _ = part.per_seed
+        assert general.nbytes + specific.nbytes <= config.device_memory * 2**20 / 2
+    assert not np.array_equal(parts[0].per_seed[2][0], parts[0].per_seed[2][1])  # other orders
 
 
 # Compilations
@@ -412,14 +394,8 @@ FIRST = [(12, 3), (200, 30), (150, 9), (6, 0), (300, 0), (5000, 12), (60, 5), (2
 SECOND = [(16, 7), (256, 100), (100, 16), (5, 0), (99, 0), (4500, 4), (33, 2), (199, 11)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(pytest.param(name, marks=slow) for name in ("vanilla", "hmcl_mr", "hmcl_ca")),
-        "hmcl_rotation",  # whose state holds all that the others have
-    ],
-)
-def test_tasks_of_many_sizes_share_few_programs(monkeypatch, caplog, rng, name):
+def test_tasks_of_many_sizes_share_few_programs(monkeypatch, caplog, rng):
+    name = "hmcl_rotation"  # whose state holds all that the others have
     # How many programs there are does not depend on the loss; how long they compile does.
     monkeypatch.setattr(objective, "prototype_loss", lambda x, y, *_, **__: jnp.sum(x) + jnp.sum(y))
     monkeypatch.setattr(objective, "pair_loss", lambda x, y, **_: jnp.sum(x) + jnp.sum(y))
