@@ -10,7 +10,7 @@ import hmcl_jax
 from hmcl_jax import apply_head, lorentz, objective
 from hmcl_jax.continual import make_method
 from hmcl_jax.continual.method import MethodState, Minibatch
-from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
+from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc
 
 # EWC
 
@@ -76,10 +76,8 @@ def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
     ("fisher", "reduction"),
     [
         ("batch", "sum"),
-        ("minibatch", "mean"),
         ("sample", "sum"),
-        pytest.param("batch", "mean", marks=pytest.mark.slow),
-        pytest.param("minibatch", "sum", marks=pytest.mark.slow),
+        pytest.param("minibatch", "mean", marks=pytest.mark.slow),
         pytest.param("sample", "mean", marks=pytest.mark.slow),
     ],
 )
@@ -94,12 +92,14 @@ def test_fishers_are_squares_of_gradients(x64, rng, monkeypatch, fisher, reducti
         jnp.asarray, (end.general[end.pairs[drawn, 1]], end.specific[end.pairs[drawn, 0]])
     )
 
-    @jax.jit
     def terms(params, rows):
         return objective.pair_terms(
             apply_head(params["text"], text[rows].astype(float), K),
             apply_head(params["image"], image[rows].astype(float), K),
-            **{"tau": TAU, "K": K, "kappa": 0.1, "entailment_weight": 0.2},
+            tau=TAU,
+            K=K,
+            kappa=0.1,
+            entailment_weight=0.2,
         )
 
     reduce = jnp.mean if reduction == "mean" else jnp.sum
@@ -293,14 +293,6 @@ def test_the_state_is_as_large_as_said_and_does_not_grow(rng, name):
         state = method.end_task(state, params, task_end(rng, place))
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         assert said <= size <= said + 64  # a few counters
-
-
-def test_the_list_names_every_method_and_setting():
-    text = list_methods()
-    for name, entry in METHODS.items():
-        assert f"{name}: {entry.about}" in text
-        for setting in entry.method.settings():
-            assert f"{setting} = " in text
 
 
 # The null space behind the optimizer
