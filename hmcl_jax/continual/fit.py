@@ -16,8 +16,6 @@ from hmcl_jax.continual.gradients import Total
 from hmcl_jax.continual.method import Heads, Method, TrainState
 from hmcl_jax.continual.programs import Programs
 
-History = list[tuple[Any, dict[str, Any]]]
-
 
 def fit_task(
     programs: Programs,
@@ -40,7 +38,7 @@ def fit_task(
     some = next(iter(no_gradient.values()))
     no_loss: Any = np.zeros(len(some), some.dtype)
     zero = programs.mesh.shard_seeds(Total(no_gradient, no_loss))
-    history: History = []
+    history: list[Any] = []
     for epoch in range(epochs):
         loss, metrics = zero.loss, {}
         if spec.train.step == "minibatch":

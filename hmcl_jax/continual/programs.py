@@ -79,10 +79,8 @@ class Programs:
             # The same objective for all such methods and modalities, so they share a program: its
             # key has no method, other names, and defaults for settings that it does not depend on.
             names = {spec.general: "general", spec.specific: "specific"}
-            train = TrainConfig(
-                kappa=spec.train.kappa, entailment_weight=spec.train.entailment_weight
-            )
-            general, specific = names[spec.general], names[spec.specific]
+            given, general, specific = spec.train, names[spec.general], names[spec.specific]
+            train = TrainConfig(kappa=given.kappa, entailment_weight=given.entailment_weight)
             spec = dataclasses.replace(
                 spec, general=general, specific=specific, is_first=False, train=train
             )

@@ -64,7 +64,6 @@ class Gem(Replay):
         g, memory = gradients[0], state.own["memory"]
         at_points, lifted, of_head, task = _pair_gradients(memory, heads, spec)
         at_points = at_points * num_minibatches.astype(at_points.dtype)
-        margin, eps = self.margin, self.eps
         # In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms
         # beside which the ridge is below float32's rounding, or cancel in M^T v.
         with jax.enable_x64(True):
@@ -73,7 +72,7 @@ class Gem(Replay):
 
             def solve(rows: int) -> jax.Array:
                 of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
-                return _weights_of_pairs(gram, along, of_task, margin, eps)
+                return _weights_of_pairs(gram, along, of_task, self.margin, self.eps)
 
             # The number of tasks should not be a shape, and a solve among all slots costs too much
             # for few tasks: there is one program for few, one for many, one for as many as slots.
