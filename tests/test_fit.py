@@ -321,10 +321,8 @@ def feed_memory(kind, minibatches):
 @pytest.mark.parametrize(
     ("method", "kind", "options"),
     [
-        pytest.param("ca", "classification", {}, marks=slow),
         ("ca", "retrieval", {}),
         ("toy", "classification", {}),
-        pytest.param("toy", "retrieval", {}, marks=slow),
         ("vanilla", "classification", {"step": "minibatch"}),
         pytest.param("toy", "retrieval", {"step": "minibatch"}, marks=slow),
     ],

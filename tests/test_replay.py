@@ -95,20 +95,26 @@ def test_memory_losses_are_the_objective_of_each_task(rng):
 # GEM
 
 
-def problem(rng, rows, columns=40):
-    """Memory gradients of norms over six orders of magnitude, some equal, zero or feasible."""
-    M = rng.normal(size=(rows, columns)) * 10 ** rng.uniform(-3, 3, size=(rows, 1))
-    g = rng.normal(size=columns)
-    kind = rng.integers(0, 5)
-    if kind == 1 and rows > 1:
-        M[1] = M[0]
-    elif kind == 2:
-        M[rng.integers(0, rows)] = 0
-    elif kind == 3:
-        g = M.T @ np.abs(rng.normal(size=rows))
-    elif kind == 4:
-        g = -M.T @ np.abs(rng.normal(size=rows)) + 0.1 * g
-    return M, g
+def problems(rng, rows=40, columns=12):
+    """Rows and a gradient of many kinds: few, dependent, of all sizes, feasible."""
+    M, g = rng.normal(size=(rows, columns)), rng.normal(size=columns)
+    low_rank = rng.normal(size=(rows, 3)) @ rng.normal(size=(3, columns))
+    even, twice = np.arange(rows) % 2 == 0, np.repeat(M[::2], 2, axis=0)[:rows]
+    return {
+        "plain": (M, g),
+        "few rows": (M[:5], g),
+        "duplicate": (twice, g),
+        "near-duplicate": (twice + 1e-5 * M[::-1] * even[:, None], g),
+        "opposite": (twice * np.where(even, 1, -1)[:, None], g),
+        "low-rank": (low_rank, g),
+        "zero rows": (M * (np.arange(rows) % 3 > 0)[:, None], g),
+        "integer": (np.round(M), np.round(2 * g)),
+        "large": (1e4 * M, g),
+        "small": (1e-4 * M, g),
+        "of all sizes": (M * 10 ** rng.uniform(-4, 4, size=(rows, 1)), g),
+        "feasible": (M * np.where(M @ g < 0, -1, 1)[:, None], g),
+        "large gradient": (M, 1e4 * g),
+    }
 
 
 def dual_by_nnls(M, g, margin, eps):
@@ -132,9 +138,9 @@ def test_gems_dual_is_that_of_two_other_solvers(dtype):
     rng = np.random.default_rng(0)
     solve = jax.jit(lambda G, q, present: gem.solve_dual(G, q, 0.5, 1e-3, present))
     tolerance = 1e-6 if dtype == jnp.float32 else 1e-9
-    for number in range(150):
-        rows = 1 + number % 15
-        M, g = (x.astype(dtype).astype(np.float64) for x in problem(rng, rows))
+    for M, g in [x for _ in range(8) for x in problems(rng, rows=15, columns=40).values()]:
+        M, g = (x.astype(dtype).astype(np.float64) for x in (M, g))
+        rows = len(M)
         gram, products = np.zeros((15, 15), dtype), np.zeros(15, dtype)
         gram[:rows, :rows], products[:rows] = M @ M.T, M @ g
         v = np.asarray(solve(gram, products, np.arange(15) < rows), np.float64)
@@ -145,28 +151,6 @@ def test_gems_dual_is_that_of_two_other_solvers(dtype):
             expected = oracle(M, g, 0.5, 1e-3)
             size = np.linalg.norm(g) + np.linalg.norm(M.T * expected)
             assert np.linalg.norm(M.T @ (v - expected)) <= tolerance * size
-
-
-def problems(rng, rows=40, columns=12):
-    """Rows and a gradient of many kinds: few, dependent, of all sizes, feasible."""
-    M, g = rng.normal(size=(rows, columns)), rng.normal(size=columns)
-    low_rank = rng.normal(size=(rows, 3)) @ rng.normal(size=(3, columns))
-    even = np.arange(rows) % 2 == 0
-    return {
-        "plain": (M, g),
-        "few rows": (M[:5], g),
-        "duplicate": (np.repeat(M[::2], 2, axis=0), g),
-        "near-duplicate": (np.repeat(M[::2], 2, axis=0) + 1e-5 * M * even[:, None], g),
-        "opposite": (np.repeat(M[::2], 2, axis=0) * np.where(even, 1, -1)[:, None], g),
-        "low-rank": (low_rank, g),
-        "zero rows": (M * (np.arange(rows) % 3 > 0)[:, None], g),
-        "integer": (np.round(M), np.round(2 * g)),
-        "large": (1e4 * M, g),
-        "small": (1e-4 * M, g),
-        "of all sizes": (M * 10 ** rng.uniform(-4, 4, size=(rows, 1)), g),
-        "feasible": (M * np.where(M @ g < 0, -1, 1)[:, None], g),
-        "large gradient": (M, 1e4 * g),
-    }
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.5])
