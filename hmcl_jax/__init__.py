@@ -8,12 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hmcl_jax import entailment, lorentz, objective
-from hmcl_jax.head import (
-    apply_head,
-    identity_head,
-    identity_heads,
-    select_heads,
-)
+from hmcl_jax.head import apply_head, identity_head, identity_heads, select_heads
 from hmcl_jax.lyapunov import solve_lyapunov
 from hmcl_jax.moments import (
     FeatureMoments,
@@ -88,7 +83,7 @@ __all__ = [
     "update_moments",
 ]
 
-# Imported on first use: what is slow to import, or needs a package that the core does not.
+# Imported on first use, because they are slow to import or need further packages.
 _LAZY = {
     "LorentzHead": "hmcl_jax.flax_head",
     "load_pocket": "hmcl_jax.data.pocket",

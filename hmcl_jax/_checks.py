@@ -12,7 +12,7 @@ PRECISION = jax.lax.Precision.HIGHEST
 
 
 def is_concrete(x: Any) -> bool:
-    """True if the value of `x` can be looked at now, False inside a transformation."""
+    """Whether the value of `x` is known now; inside a transformation of JAX it is not."""
     return not isinstance(x, jax.core.Tracer)
 
 
@@ -28,6 +28,7 @@ def as_points(**named: ArrayLike) -> tuple[jax.Array, ...]:
     for name, value in named.items():
         array = jnp.asarray(value)
         if not jnp.issubdtype(array.dtype, jnp.floating):
+            # Integers are welcome, as in [[1, 0]]; booleans and complex numbers are mistakes.
             if not jnp.issubdtype(array.dtype, jnp.integer):
                 raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
             array = array.astype(jnp.float32)
@@ -45,18 +46,6 @@ def same_dimension(**named: jax.Array) -> None:
     if len({array.shape[-1] for array in named.values()}) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
         raise ValueError(f"The last axes must have one length, got shapes {shapes}.")
-
-
-def broadcastable(**named: jax.Array) -> None:
-    """Refuses row-wise arguments whose leading axes do not match."""
-    same_dimension(**named)
-    try:
-        jnp.broadcast_shapes(*(array.shape for array in named.values()))
-    except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
-        raise ValueError(
-            f"Rows are compared one by one, so the leading axes must match, got shapes {shapes}."
-        ) from None
 
 
 def matrices(**named: jax.Array) -> None:
@@ -83,6 +72,7 @@ def number(name: str, value: ArrayLike) -> float | None:
 
 def integer(name: str, value: Any, least: int) -> None:
     """Refuses anything but whole numbers from `least` on."""
+    # In Python, True is an int.
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be a whole number, got {name} = {value!r}.")
     if value < least:
@@ -95,11 +85,13 @@ def instance(name: str, value: Any, kind: type, remedy: str) -> None:
         raise TypeError(f"{name} must be {remedy}, got {type(value).__name__}.")
 
 
-def positive(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
+def positive(name: str, value: ArrayLike, dtype: Any, *, or_zero: bool = False) -> jax.Array:
     """A positive finite scalar in the given dtype; traced values are trusted."""
     known = number(name, value)
-    if known is not None and not (np.isfinite(known) and known > 0):
-        raise ValueError(f"{name} must be positive and finite, got {name} = {value}.")
+    allowed = known is None or (np.isfinite(known) and (known > 0 or (or_zero and known == 0)))
+    if not allowed:
+        least = "at least 0" if or_zero else "positive"
+        raise ValueError(f"{name} must be {least} and finite, got {name} = {value}.")
     return jnp.asarray(value, dtype)
 
 

@@ -23,23 +23,9 @@ EXTRA_OF = {
 
 
 def require(module: str, extra: str) -> Any:
-    """Imports a module of an optional package.
+    """Imports a module such as ``"matplotlib.pyplot"``, which the extra `extra` installs.
 
-    Args:
-      module: such as ``"matplotlib.pyplot"``.
-      extra: of hmcl_jax that installs the package, such as ``"report"``.
-
-    Returns:
-      The module.
-
-    Raises:
-      ImportError: with the command that installs the extra.
-
-    Example:
-      >>> from hmcl_jax._extras import require
-      >>> require("no_such_package", "report")
-      Traceback (most recent call last):
-      ImportError: The package 'no_such_package' is missing: pip install 'hmcl_jax[report]'
+    Raises an ImportError with the command that installs the extra if the package is missing.
     """
     try:
         return importlib.import_module(module)

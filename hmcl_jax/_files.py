@@ -1,7 +1,7 @@
-"""Files and folders that come to be whole or not at all, their checksums, and JSON without NaN.
+"""Atomic writes of files and folders, checksums, and JSON without NaN.
 
-Whatever is written lies under a hidden name beside its place until it is whole, and takes its place
-by one rename. A process that is killed leaves ``.NAME.partial-PID``, which later ones ignore.
+A file is written under a hidden name beside its path and renamed to it when it is complete. A
+process that is killed leaves ``.NAME.partial-PID`` behind, which later ones ignore.
 """
 
 import contextlib
@@ -17,17 +17,19 @@ import numpy as np
 
 
 def partials(path: Path) -> set[Path]:
-    """What processes that write `path`, or were killed while they did, have beside it."""
+    """Partial files of `path`, of processes that write it or were killed while they did."""
+    # Not glob(f".{path.name}..."): the name may contain characters that glob interprets.
     begin = f".{path.name}.partial-"
     return {file for file in path.parent.glob(".*.partial-*") if file.name.startswith(begin)}
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to; what is there in the end replaces `path`. On errors, nothing does."""
+    """A path to write to; the file then replaces `path`, unless there was an error."""
     partial = _beside(path, "partial")
     try:
         yield partial
+        # On disk before the rename, or a power cut could leave an empty file under the name.
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.replace(path)
@@ -36,14 +38,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Writes a file, whole or not at all; text as UTF-8."""
+    """Writes a file atomically; text as UTF-8."""
     with whole_file(path) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`, to be moved there when it is whole; removed in any case."""
+    """An empty folder beside `path`, to be moved there when complete; else it is removed."""
     partial = _beside(path, "partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process with the same number
     try:
@@ -54,7 +56,8 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(path: Path, new: Path) -> None:
-    """Puts the folder `new` in the place of `path`, which is back if that fails."""
+    """Moves the folder `new` to `path`; if that fails, the old folder is restored."""
+    # Two renames, as a rename cannot replace a folder that is not empty.
     old = _beside(path, "old")
     shutil.rmtree(old, ignore_errors=True)
     try:
@@ -78,13 +81,13 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def json_sha256(body: Mapping[str, Any]) -> str:
-    """SHA-256 of plain data, its own entry ``"sha256"`` left out."""
+    """SHA-256 of plain data without its entry ``"sha256"``."""
     others = {key: value for key, value in body.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(others, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def without_nan(value: Any) -> Any:
-    """As JSON has it: lists and dicts, with None for every number that is not finite."""
+    """Lists and dicts for JSON, which has no NaN: None for every number that is not finite."""
     if isinstance(value, Mapping):
         return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""Versions of what numbers may depend on."""
+"""Versions of the packages that results may depend on."""
 
 import platform
 from importlib import metadata

@@ -43,17 +43,15 @@ def half_aperture(x: ArrayLike, K: ArrayLike = 10.0, kappa: ArrayLike = 0.1) -> 
     r = lorentz.radius(x)
     least = 2 * kappa * jnp.sqrt(K)
     inside = r <= least
+    # arcsin(least / r) by both legs: near r = least an arc sine loses half of the digits.
     adjacent = jnp.sqrt(jnp.where(inside, 1, (r - least) * (r + least)))
     return jnp.where(inside, jnp.pi / 2, jnp.arctan2(least, adjacent))
 
 
 def _direction(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Unit vectors along `x`, radii, and which points have a direction; the others' vector is 0.
-
-    Others are so close to the origin that the square of the direction's gradient, 1 / r, could
-    overflow.
-    """
+    """Unit vectors along `x`, radii, and which points have a direction; the others' vector is 0."""
     r = lorentz.radius(x)
+    # Closer to the origin the square of the direction's gradient, 1 / r, could overflow.
     directed = r > jnp.finfo(x.dtype).tiny ** 0.25
     unit = x / jnp.where(directed, r, 1)[..., None]
     return jnp.where(directed[..., None], unit, 0), r, directed
@@ -93,42 +91,34 @@ def exterior_angle(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array
       [0. 3.1416 0. ]
     """
     x, y = _checks.as_points(x=x, y=y)
-    _checks.broadcastable(x=x, y=y)
+    _checks.same_dimension(x=x, y=y)
     K = _checks.positive("K", K, x.dtype)
     x, y = jnp.broadcast_arrays(x, y)
     return angle_parts(x, y, K).angle
 
 
 class AngleParts(NamedTuple):
-    """What an exterior angle is made of, row by row.
-
-    Attributes:
-      angle: the exterior angle.
-      across: length of the part of y across x.
-      outward: sqrt(K) times the radial part of the tangent at x towards y.
-      along: the part of y along x.
-      radius: of x.
-      directed: whether x is far enough from the origin to have a direction.
-    """
+    """Parts of an exterior angle, row by row."""
 
     angle: jax.Array
-    across: jax.Array
-    outward: jax.Array
-    along: jax.Array
-    radius: jax.Array
-    directed: jax.Array
+    across: jax.Array  # length of the part of y across x
+    outward: jax.Array  # sqrt(K) times the radial part of the tangent at x towards y
+    along: jax.Array  # the part of y along x
+    radius: jax.Array  # of x
+    directed: jax.Array  # whether x is far enough from the origin to have a direction
 
 
 def angle_parts(x: jax.Array, y: jax.Array, K: jax.Array) -> AngleParts:
     """The exterior angle at `x` towards `y` and its parts, without cancellation."""
     unit, r, directed = _direction(x)
     step = y - x
+    # y and y - x have the same part across x; from the shorter, less is lost to rounding.
     shorter = lorentz.where_shorter(step, y, step, y)
     across = shorter - unit * dot(unit, shorter)[..., None]
     across_squared = dot(across, across)
     x0, y0 = lorentz.time_coordinate(x, K), lorentz.time_coordinate(y, K)
     along = dot(unit, y)
-    ahead = along > 0  # there the two terms of _outward cancel
+    ahead = along > 0  # there the two terms of _outward cancel: times and over their sum
     cancelled = K * dot(unit, step) * (along + r) - r**2 * across_squared
     outward = jnp.where(
         ahead, cancelled / jnp.where(ahead, x0 * along + r * y0, 1), _outward(along, r, x0, y0)
@@ -190,7 +180,7 @@ def entailment_loss(
       [0. 2.8198]
     """
     excess = exterior_angle(general, specific, K) - half_aperture(general, K, kappa)
-    return jnp.where(excess <= 0, 0, excess)
+    return jnp.where(excess <= 0, 0, excess)  # a maximum would have gradient 1/2 at 0
 
 
 def entails(

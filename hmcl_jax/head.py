@@ -62,15 +62,17 @@ def identity_heads(
     return {modality: identity_head(dim, dtype) for modality in modalities}
 
 
-def check_head(name: str, W: jax.Array) -> int:
-    """Dimension of a head; refuses arrays of any other shape."""
+def check_head(name: str, W: Any, hint: str = "") -> int:
+    """Dimension of a head; refuses everything else."""
+    if not hasattr(W, "shape") or not hasattr(W, "dtype"):
+        raise TypeError(f"{name} must be an array, got {type(W).__name__}.{hint}")
     if jnp.ndim(W) < 2 or W.shape[-1] != W.shape[-2] + 1:
         raise ValueError(
-            f"{name} must be a head of shape (d, d + 1), got shape {tuple(jnp.shape(W))}."
+            f"{name} must be a head of shape (d, d + 1), got shape {tuple(jnp.shape(W))}.{hint}"
         )
     if not jnp.issubdtype(W.dtype, jnp.floating):
-        raise TypeError(f"{name} must be a head of floating dtype, got dtype {W.dtype}.")
-    return W.shape[-2]
+        raise TypeError(f"{name} must be a head of floating dtype, got dtype {W.dtype}.{hint}")
+    return int(W.shape[-2])
 
 
 def as_lifted(name: str, z: ArrayLike, dim: int, K: ArrayLike) -> jax.Array:
@@ -114,16 +116,14 @@ def apply_head(W: ArrayLike, z: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
 
 
 def is_masked(node: Any) -> bool:
-    """Whether a node of a tree is what Optax has masked out."""
+    """Whether a node of a tree stands for what Optax has masked out."""
     return isinstance(node, optax.MaskedNode)
 
 
 def _path(keys: Any) -> str:
-    """The path of a leaf, such as ``params/image/W``.
-
-    Flax NNX shows Optax a parameter as a ``Variable``, whose array is its attribute ``value``, in
-    `init`, and as that array in `update`. The path is the same for both.
-    """
+    """The path of a leaf, such as ``params/image/W``."""
+    # Flax NNX shows Optax a parameter as a Variable, whose array is its attribute `value`, in init,
+    # and as that array in update. The path is the same for both.
     if len(keys) > 1 and keys[-1] == jax.tree_util.GetAttrKey("value"):
         keys = keys[:-1]
     return jax.tree_util.keystr(keys, simple=True, separator="/")
@@ -141,10 +141,9 @@ def map_by_path(function: Callable[[str, Any], Any], tree: Any) -> Any:
 
 
 def leaf_paths(tree: Any) -> dict[str, Any]:
-    """Leaves by path, such as ``params/image/W``; what Optax has masked out stands as its node."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_masked)
+    """Leaves by path, such as ``params/image/W``; masked ones as Optax's node."""
     found: dict[str, Any] = {}
-    for keys, leaf in leaves:
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_masked):
         path = _path(keys)
         if path in found:
             raise ValueError(f"Two leaves have the path {path!r}; rename one of their keys.")
@@ -153,14 +152,9 @@ def leaf_paths(tree: Any) -> dict[str, Any]:
 
 
 def head_paths(params: Any, heads: Mapping[str, str] | None) -> dict[str, str]:
-    """Paths of the heads in a tree of parameters, by modality; masked ones are left out.
+    """Paths of the heads in a tree of parameters, by modality and sorted; without masked ones.
 
-    Args:
-      params: parameters, or a tree of their structure.
-      heads: ``{modality: path}``, or None if every leaf is a head, named by its path.
-
-    Returns:
-      ``{modality: path}``, sorted by modality.
+    With ``heads=None`` every leaf is a head, named by its path.
     """
     if heads is not None:
         _checks.instance("heads", heads, Mapping, "a mapping {modality: path}")
@@ -204,19 +198,9 @@ def select_heads(params: Any, heads: Mapping[str, str] | None = None) -> dict[st
     """
     leaves = leaf_paths(params)
     found = {modality: leaves[path] for modality, path in head_paths(params, heads).items()}
-    hint = (
-        ""
-        if heads
-        else " If params holds other leaves too, name the heads: heads={modality: path}."
-    )
-    dims = {}
-    for modality, W in found.items():
-        if not hasattr(W, "shape") or not hasattr(W, "dtype"):
-            raise TypeError(f"Head {modality!r} must be an array, got {type(W).__name__}.{hint}")
-        try:
-            dims[modality] = check_head(f"Head {modality!r}", W)
-        except (ValueError, TypeError) as error:
-            raise type(error)(f"{error}{hint}") from None
+    hint = " If params holds other leaves too, name the heads: heads={modality: path}."
+    hint = "" if heads else hint
+    dims = {m: check_head(f"Head {m!r}", W, hint) for m, W in found.items()}
     if len(set(dims.values())) > 1:
         raise ValueError(f"All heads must have one dimension, got {dims}.")
     return found

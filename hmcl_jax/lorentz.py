@@ -29,6 +29,7 @@ def _time(x: jax.Array, K: jax.Array) -> jax.Array:
 def safe_sqrt(x: jax.Array) -> jax.Array:
     """Square root with value and gradient 0 where ``x <= 0``; NaN stays NaN."""
     zero = x <= 0
+    # Both: an inner `where` alone would leave sqrt(1), an outer alone a gradient 0 * inf = NaN.
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 
 
@@ -102,6 +103,8 @@ def _half_chord(x: jax.Array, y: jax.Array, K: jax.Array) -> jax.Array:
     y - x, so nothing is lost to rounding: neither close together nor far out.
     """
     r, s = safe_sqrt(dot(x, x)), safe_sqrt(dot(y, y))
+    # sinh of the difference of the distances is (s x0 - r y0) / K, where both terms nearly cancel;
+    # times and over s x0 + r y0 the numerator is s^2 - r^2 = (y - x) . (x + y).
     unit = x / jnp.where(r > 0, r, 1)[..., None]
     step = y - x
     denominator = r * _time(y, K) + s * _time(x, K)
@@ -120,7 +123,8 @@ def _half_chord_jvp(
     primals: tuple[jax.Array, jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    # h is a smooth function of the points, its gradient towards x is (x y0 / x0 - y) / 2K.
+    # By hand, as the square roots of the formula above have no derivative at the origin. But h is
+    # a smooth function of the points, its gradient towards x is (x y0 / x0 - y) / 2K.
     x, y, K = primals
     dx, dy, dK = tangents
     h = _half_chord(x, y, K)
@@ -140,7 +144,7 @@ def _half_chord_jvp(
 def half_chord(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> tuple[jax.Array, jax.Array]:
     """Row-wise sinh^2(d / (2 sqrt K)) and K as an array of its dtype; smooth everywhere."""
     x, y = _checks.as_points(x=x, y=y)
-    _checks.broadcastable(x=x, y=y)
+    _checks.same_dimension(x=x, y=y)
     K = _checks.positive("K", K, x.dtype)
     x, y = jnp.broadcast_arrays(x, y)
     return _half_chord(x, y, K), K
@@ -163,7 +167,7 @@ def inner(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
       -25.0
     """
     h, K = half_chord(x, y, K)
-    return -K * (1 + 2 * h)
+    return -K * (1 + 2 * h)  # cosh d = 1 + 2 sinh^2(d / 2)
 
 
 def distance(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
@@ -186,7 +190,7 @@ def distance(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
       >>> print(lorentz.distance([1.0, 0.0], [1.0, 1e-6]))
       1e-06
     """
-    h, K = half_chord(x, y, K)
+    h, K = half_chord(x, y, K)  # paper: equ:prelim_distance, with cosh d = 1 + 2 sinh^2(d / 2)
     return 2 * jnp.sqrt(K) * arsinh(safe_sqrt(h))
 
 
@@ -245,13 +249,14 @@ def pairwise_distance(x: ArrayLike, y: ArrayLike, K: ArrayLike = 10.0) -> jax.Ar
 
 def excess_root(excess: jax.Array) -> jax.Array:
     """e + sqrt(e (e + 2)), with arcosh(1 + e) = log1p of it; 0 with gradient 0 where e <= 0."""
-    zero = excess <= 0
+    zero = excess <= 0  # rounding may make it negative
     e = jnp.where(zero, 1, excess)
     return jnp.where(zero, 0, e + jnp.sqrt(e * (e + 2)))
 
 
 def arsinh(x: jax.Array) -> jax.Array:
-    """Inverse hyperbolic sine of non-negative numbers, accurate relative to small results."""
+    """Inverse hyperbolic sine of non-negative numbers, also accurate where it is small."""
+    # log(x + sqrt(1 + x^2)) in the form log1p, without the rounding of a sum 1 + x.
     return jnp.log1p(x + x * x / (1 + jnp.sqrt(1 + x * x)))
 
 
@@ -277,6 +282,7 @@ def exp_map0(v: ArrayLike, K: ArrayLike = 10.0) -> jax.Array:
     (v,) = _checks.as_points(v=v)
     K = _checks.positive("K", K, v.dtype)
     length = safe_sqrt(dot(v, v)) / jnp.sqrt(K)
+    # The distance of two such points takes the fourth power of their radius: max^(4/5) is finite.
     longest = jnp.arcsinh(jnp.asarray(jnp.finfo(v.dtype).max ** 0.2, v.dtype))
     still = length <= 0
     safe = jnp.where(still, 1, length)

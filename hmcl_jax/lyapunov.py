@@ -23,12 +23,9 @@ def reciprocal(x: jax.Array) -> jax.Array:
 
 
 def numerical_svd(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Singular value decomposition in which singular values that are rounding are 0.
-
-    Returns:
-      Left vectors ``(d, q)``, singular values ``(q,)``, right vectors ``(q, n)``; 0 for those.
-    """
+    """SVD ``(d, q), (q,), (q, n)``; singular values that are rounding, and their vectors, are 0."""
     left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    # The tolerance of numpy.linalg.matrix_rank.
     noise = max(matrix.shape) * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=0)
     kept = (values > noise).astype(matrix.dtype)
     return left * kept[None, :], values * kept, right * kept[:, None]
@@ -37,9 +34,9 @@ def numerical_svd(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
     r"""Solves :math:`\Omega H + H \Omega = R` for symmetric H >= 0 and skew R.
 
-    A dense solve by the eigenvectors of H, O(d^3): for checks and analyses; the
-    corrections use low-rank factors instead.
-    Where H is singular on both sides of an entry, the entry is 0 (the solution of least norm).
+    A dense solve by the eigenvectors of H, O(d^3), for checks and analyses (paper:
+    eq:supp_ca_lyapunov); the corrections use low-rank factors instead. Where H is singular on both
+    sides of an entry, the entry is 0 (the solution of least norm).
 
     Args:
       H: symmetric positive (semi)definite, shape ``(..., d, d)``.
@@ -62,10 +59,11 @@ def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
         )
     _checks.finite("H", H)
     _checks.finite("rhs", rhs)
-    _refuse_unless_small("H", "symmetric", H, -1)
-    _refuse_unless_small("rhs", "skew-symmetric", rhs, 1)
+    _refuse_unless("symmetric", "H", H, 1)
+    _refuse_unless("skew-symmetric", "rhs", rhs, -1)
     values, axes = jnp.linalg.eigh((H + H.mT) / 2)
     largest = jnp.max(jnp.abs(values), axis=-1, keepdims=True)
+    # Eigenvalues are off by about this much, so smaller ones may be 0, or negative by rounding.
     noise = H.shape[-1] * jnp.finfo(H.dtype).eps * largest
     if _checks.is_concrete(values) and bool(np.any(np.asarray(values) < -np.asarray(noise))):
         raise ValueError(
@@ -73,15 +71,16 @@ def solve_lyapunov(H: ArrayLike, rhs: ArrayLike) -> jax.Array:
             f"{float(np.asarray(values).min()):.6g}."
         )
     values = jnp.where(values > noise, values, 0)
+    # In the eigenvectors' basis the equation is (h_i + h_j) Omega_ij = R_ij.
     weight = reciprocal(values[..., :, None] + values[..., None, :])
     turned = matmul(axes.mT, rhs, axes) * weight
     return matmul(axes, turned, axes.mT)
 
 
-def _refuse_unless_small(name: str, quality: str, matrix: jax.Array, sign: int) -> None:
+def _refuse_unless(quality: str, name: str, matrix: jax.Array, sign: int) -> None:
     if not _checks.is_concrete(matrix):
         return
     values = np.asarray(matrix)
-    worst = np.abs(values + sign * np.swapaxes(values, -1, -2)).max(initial=0)
-    if worst > np.sqrt(np.finfo(values.dtype).eps) * np.abs(values).max(initial=0):
-        raise ValueError(f"{name} must be {quality}, but is off by {worst:.6g}.")
+    off = np.abs(values - sign * np.swapaxes(values, -1, -2)).max(initial=0)
+    if off > np.sqrt(np.finfo(values.dtype).eps) * np.abs(values).max(initial=0):
+        raise ValueError(f"{name} must be {quality}, but is off by {off:.6g}.")

@@ -1,7 +1,7 @@
-"""What a task leaves behind: second moments of its lifted frozen features; no example is kept.
+"""Second moments of the lifted frozen features of all tasks; no example is stored.
 
-A sample more adds nothing to a float32 sum over 10^8 of them, so what rounding takes from the total
-is kept beside it and given back as soon as it counts (Neumaier's compensated summation).
+One more sample adds nothing to a float32 sum over 10^8 of them. So the rounding error of the total
+is stored beside it and added as soon as it is large enough (Neumaier's compensated summation).
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class FeatureMoments(NamedTuple):
       open_total: the part of `total` since the last :func:`end_task`.
       open_samples: the part of `samples` since then.
       task_means: sum over the ended tasks of their mean ``z z^T``.
-      rounded: what rounding has taken from `total`, less than half a unit in its last place.
+      rounded: the rounding error of `total`, less than half a unit in its last place.
     """
 
     total: Matrices
@@ -61,6 +61,7 @@ def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> Feature
 
     dtype = _checks.working_dtype(*found.values())
 
+    # Functions, as a donated buffer must not be in the moments twice.
     def zeros() -> Matrices:
         return {m: jnp.zeros((W.shape[-1], W.shape[-1]), dtype) for m, W in found.items()}
 
@@ -74,19 +75,20 @@ def init_moments(params: Any, heads: Mapping[str, str] | None = None) -> Feature
 def _second_moment(lifted: jax.Array, counts: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     if counts is None:
         return matmul(lifted.T, lifted), jnp.asarray(lifted.shape[0], jnp.int32)
+    # Padding has count 0 and may hold anything, NaN included: not a product alone.
     weighted = jnp.where(counts[:, None] > 0, lifted, 0) * counts.astype(lifted.dtype)[:, None]
     return matmul(weighted.T, lifted), jnp.sum(counts, dtype=jnp.int32)
 
 
 @jax.jit
 def _add(total: jax.Array, rounded: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sum of all three, and what is lost of it by rounding."""
+    """The sum of all three, and its rounding error."""
     whole, lost = _two_sum(total, new)
     return _two_sum(whole, rounded + lost)
 
 
 def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The rounded sum and its error, exactly (Knuth)."""
+    """The rounded sum and its exact error (Knuth's TwoSum, for summands of any size)."""
     whole = a + b
     of_b = whole - a
     return whole, (a - (whole - of_b)) + (b - of_b)
@@ -122,8 +124,7 @@ def update_moments(
     _checks.instance("moments", moments, FeatureMoments, "what init_moments gives")
     _checks.instance("features", features, Mapping, "a mapping {modality: array}")
     counts = {} if counts is None else counts
-    added = {}
-    sizes = {}
+    added, sizes = {}, {}
     for modality, z in features.items():
         if modality not in moments.total:
             raise ValueError(
@@ -150,9 +151,7 @@ def update_moments(
         added[modality], sizes[modality] = _second_moment(lifted, times)
 
     def plus(old: Matrices, new: Matrices) -> Matrices:
-        return {
-            modality: x + new[modality] if modality in new else x for modality, x in old.items()
-        }
+        return {m: x + new[m] if m in new else x for m, x in old.items()}
 
     total, rounded = dict(moments.total), dict(moments.rounded)
     for modality, new in added.items():
@@ -170,19 +169,21 @@ def _check_on_hyperboloid(name: str, lifted: jax.Array, K: ArrayLike, dtype: np.
     if not (_checks.is_concrete(lifted) and _checks.is_concrete(K)):
         return
     squares = np.asarray(lifted) ** 2
-    found = squares[:, 0] - squares[:, 1:].sum(axis=-1)
+    product = squares[:, 0] - squares[:, 1:].sum(axis=-1)  # -<z, z>, which must be K
+    # Relative to z0^2, as far out K is a small difference of large squares; 4 units of the dtype
+    # the features came in, as bfloat16 rounds them by more than 1e-3.
     rounding = max(1e-3, 4 * float(jnp.finfo(dtype).eps))
-    wrong = np.abs(found - np.asarray(K, found.dtype)) > rounding * squares[:, 0]
+    wrong = np.abs(product - np.asarray(K, product.dtype)) > rounding * squares[:, 0]
     if wrong.any():
         row = int(wrong.argmax())
         raise ValueError(
             f"{name} must lie on the hyperboloid with K = {K}, but row {row} has "
-            f"-<z, z> = {float(found[row]):.6g}; is the time first, and K right?"
+            f"-<z, z> = {float(product[row]):.6g}; the time must come first, check also K."
         )
 
 
 def end_task(moments: FeatureMoments) -> FeatureMoments:
-    """Marks the end of a task, which only ``protect(..., weighting="tasks")`` needs to know.
+    """Marks the end of a task; only ``protect(..., weighting="tasks")`` depends on it.
 
     Args:
       moments: with the samples of the task added.
@@ -198,13 +199,11 @@ def end_task(moments: FeatureMoments) -> FeatureMoments:
       >>> print(moments.samples["image"], moments.open_samples["image"])
       10 0
     """
+    open_means = jax.tree.map(mean, moments.open_total, moments.open_samples)
     return moments._replace(
-        open_total={modality: jnp.zeros_like(x) for modality, x in moments.open_total.items()},
-        open_samples={modality: jnp.zeros_like(n) for modality, n in moments.open_samples.items()},
-        task_means={
-            modality: x + mean(moments.open_total[modality], moments.open_samples[modality])
-            for modality, x in moments.task_means.items()
-        },
+        open_total=jax.tree.map(jnp.zeros_like, moments.open_total),
+        open_samples=jax.tree.map(jnp.zeros_like, moments.open_samples),
+        task_means=jax.tree.map(jnp.add, moments.task_means, open_means),
     )
 
 
@@ -232,14 +231,9 @@ def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
     """
     for name, moments in (("a", a), ("b", b)):
         _checks.instance(name, moments, FeatureMoments, "what init_moments gives")
-    shapes = {m: x.shape for part in (b, a) for m, x in part.total.items()}
-    for part in (a, b):
-        for modality, x in part.total.items():
-            if x.shape != next(iter(shapes.values())) or x.shape != shapes[modality]:
-                raise ValueError(
-                    f"Moments must all have one shape, but {modality!r} has {x.shape} "
-                    f"beside {next(s for s in shapes.values() if s != x.shape)}."
-                )
+    shapes = [(m, x.shape) for moments in (a, b) for m, x in moments.total.items()]
+    if len({shape for _, shape in shapes}) > 1:
+        raise ValueError(f"Moments must all have one shape, got {shapes}.")
 
     def plus(x: Matrices, y: Matrices) -> Matrices:
         both = {modality: x[modality] + y[modality] for modality in x if modality in y}
@@ -247,7 +241,7 @@ def merge_moments(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
 
     merged = FeatureMoments(*(plus(x, y) for x, y in zip(a, b, strict=True)))
     for modality in a.total.keys() & b.total.keys():
-        parts = (moments.total[modality] for moments in (a, b))
-        exact = _add(next(parts), merged.rounded[modality], next(parts))
+        # Again, now with the rounding error of the sum of the two totals.
+        exact = _add(a.total[modality], merged.rounded[modality], b.total[modality])
         merged.total[modality], merged.rounded[modality] = exact
     return merged

@@ -11,13 +11,13 @@ In classification every sample is paired with the prototype of its class, so the
 minibatch repeats. :func:`prototype_loss` is exactly the pair loss of those pairs, from the B x C
 logits alone: a class that occurs :math:`n_c` times weighs :math:`n_c` in the sum over candidates.
 
-The functions take points, that is outputs of heads. Rows that are not `valid` (the padding of a
-last, partial minibatch) have no effect.
+The functions take points, that is outputs of heads. Padding (of a last, partial minibatch) has no
+effect: rows of pairs that are not `valid`, and samples with the label -1.
 
-The two losses have a gradient written by hand (:mod:`hmcl_jax.contrast`), for reverse mode and
-where `tau`, `K`, `kappa` and `entailment_weight` are plain numbers; towards traced ones, say a
+The two losses have a gradient written by hand (:mod:`hmcl_jax.fused_loss`), for reverse mode and
+where `tau`, `K`, `kappa` and `entailment_weight` are plain numbers; towards traced ones, such as a
 learned temperature, they are differentiated by JAX. For forward mode use :func:`pair_terms`, which
-is always the plain form.
+never uses the gradient by hand.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from hmcl_jax import _checks, entailment, lorentz
-from hmcl_jax.contrast import Settings, contrast_loss
+from hmcl_jax.fused_loss import Settings, fused_loss
 
 
 def _valid_rows(valid: ArrayLike | None, rows: int) -> jax.Array:
@@ -43,9 +43,8 @@ def _valid_rows(valid: ArrayLike | None, rows: int) -> jax.Array:
 
 
 def _logits(general: jax.Array, specific: jax.Array, tau: ArrayLike, K: ArrayLike) -> jax.Array:
-    return -lorentz.pairwise_distance(general, specific, K) / _checks.positive(
-        "tau", tau, general.dtype
-    )
+    distances = lorentz.pairwise_distance(general, specific, K)
+    return -distances / _checks.positive("tau", tau, general.dtype)  # paper: equ:sim, over tau
 
 
 def _log_sum_exp(logits: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
@@ -53,7 +52,7 @@ def _log_sum_exp(logits: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
     counted = jnp.broadcast_to(jnp.expand_dims(weights, 1 - axis), logits.shape)
     present = counted > 0
     top = jax.lax.stop_gradient(jnp.max(logits, axis=axis, where=present, initial=-jnp.inf))
-    top = jnp.maximum(top, jnp.finfo(logits.dtype).min)  # nothing present
+    top = jnp.maximum(top, jnp.finfo(logits.dtype).min)  # not -inf where nothing is present
     shifted = jnp.where(present, logits - jnp.expand_dims(top, axis), 0)
     total = jnp.sum(counted * jnp.exp(shifted), axis=axis)
     return top + jnp.log(jnp.where(total <= 0, 1, total))
@@ -61,31 +60,24 @@ def _log_sum_exp(logits: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
 
 def _mean(values: jax.Array, valid: jax.Array) -> jax.Array:
     count = jnp.maximum(jnp.sum(valid.astype(values.dtype)), 1)
+    # Not a product with `valid`: 0 * NaN of a padded row would be NaN.
     return jnp.sum(jnp.where(valid, values, 0)) / count
 
 
 def _weight(entailment_weight: ArrayLike, dtype: Any) -> jax.Array:
-    known = _checks.number("entailment_weight", entailment_weight)
-    if known is not None and not (np.isfinite(known) and known >= 0):
-        raise ValueError(
-            "entailment_weight must be finite and at least 0, "
-            f"got entailment_weight = {entailment_weight}."
-        )
-    return jnp.asarray(entailment_weight, dtype)
+    return _checks.positive("entailment_weight", entailment_weight, dtype, or_zero=True)
 
 
-def _fixed(
-    tau: ArrayLike, K: ArrayLike, kappa: ArrayLike, entailment_weight: ArrayLike
-) -> Settings | None:
+def _settings(**numbers: ArrayLike) -> Settings | None:
     """The numbers of the objective, checked; None if one of them is traced."""
-    known = {"tau": tau, "K": K, "kappa": kappa, "entailment_weight": entailment_weight}
-    values = {name: _checks.number(name, value) for name, value in known.items()}
-    if any(value is None for value in values.values()):
-        return None
+    known = {name: _checks.number(name, value) for name, value in numbers.items()}
+    values = {name: value for name, value in known.items() if value is not None}
+    if len(values) < len(numbers):
+        return None  # the plain form checks the others
     for name in ("tau", "K", "kappa"):
-        _checks.positive(name, known[name], jnp.float32)
-    _weight(entailment_weight, jnp.float32)
-    return Settings(*(float(value) for value in values.values() if value is not None))
+        _checks.positive(name, numbers[name], jnp.float32)
+    _weight(numbers["entailment_weight"], jnp.float32)
+    return Settings(**values)
 
 
 def _checked_pairs(
@@ -99,11 +91,11 @@ def _checked_pairs(
             "general and specific must be paired row by row, "
             f"got shapes {general.shape} and {specific.shape}."
         )
-    if valid is None:
-        return general, specific, _valid_rows(None, general.shape[0])
-    valid = _valid_rows(valid, general.shape[0])
-    general, specific = (jnp.where(valid[:, None], x, 0) for x in (general, specific))
-    return general, specific, valid
+    rows = _valid_rows(valid, general.shape[0])
+    if valid is not None:
+        # Padding may hold anything; as 0 it has finite derivatives, which its weight 0 removes.
+        general, specific = (jnp.where(rows[:, None], x, 0) for x in (general, specific))
+    return general, specific, rows
 
 
 def pair_terms(
@@ -180,15 +172,15 @@ def pair_loss(
       >>> print(loss > objective.pair_loss(text, text, tau=0.1))
       True
     """
-    settings = _fixed(tau, K, kappa, entailment_weight)
+    numbers = {"tau": tau, "K": K, "kappa": kappa, "entailment_weight": entailment_weight}
+    settings = _settings(**numbers)
     if settings is None:
-        options = {"tau": tau, "K": K, "kappa": kappa, "entailment_weight": entailment_weight}
-        terms = pair_terms(general, specific, valid=valid, **options)
+        terms = pair_terms(general, specific, valid=valid, **numbers)
         return _mean(terms, _valid_rows(valid, terms.shape[0]))
     general, specific, valid = _checked_pairs(general, specific, valid)
     weights = valid.astype(general.dtype)
     rows = jnp.arange(general.shape[0], dtype=jnp.int32)
-    return contrast_loss(settings, general, specific, rows, weights, weights)
+    return fused_loss(settings, general, specific, rows, weights, weights)
 
 
 def prototype_loss(
@@ -200,7 +192,6 @@ def prototype_loss(
     K: ArrayLike = 10.0,
     kappa: ArrayLike = 0.1,
     entailment_weight: ArrayLike = 0.2,
-    valid: ArrayLike | None = None,
 ) -> jax.Array:
     r"""The loss of :func:`pair_loss` on the pairs ``(prototypes[labels], specific)``.
 
@@ -211,15 +202,14 @@ def prototype_loss(
     Args:
       prototypes: one point per class of the general modality (text), shape ``(C, d)``.
       specific: points of the specific modality (image), shape ``(B, d)``.
-      labels: integers ``(B,)`` in ``[0, C)``.
+      labels: integers ``(B,)`` in ``[0, C)``, or -1 for padding, which has no effect.
       tau: temperature of the logits.
       K: squared radius of the hyperboloid.
       kappa: sets the minimum radius of the cones.
       entailment_weight: weight of the entailment term.
-      valid: booleans ``(B,)``; rows that are False have no effect. Default: all True.
 
     Returns:
-      A scalar, the mean over the valid rows.
+      A scalar, the mean over the samples that are not padding.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -240,21 +230,19 @@ def prototype_loss(
             f"labels must be integers of shape ({rows},), "
             f"got {labels.dtype} of shape {labels.shape}."
         )
-    all_valid = valid is None
-    valid = _valid_rows(valid, rows)
-    if _checks.is_concrete(labels) and _checks.is_concrete(valid):
-        shown = np.asarray(labels)[np.asarray(valid)]
-        bad = shown[(shown < 0) | (shown >= classes)]
+    if _checks.is_concrete(labels):
+        known = np.asarray(labels)
+        bad = known[(known < -1) | (known >= classes)]
         if bad.size:
-            raise ValueError(f"labels must be in [0, {classes}), got {bad[0]}.")
-    if not all_valid:
-        specific = jnp.where(valid[:, None], specific, 0)
-        labels = jnp.where(valid, labels, 0)
+            raise ValueError(f"labels must be in [0, {classes}), or -1 for padding, got {bad[0]}.")
+    valid = labels >= 0
+    specific = jnp.where(valid[:, None], specific, 0)
+    labels = jnp.where(valid, labels, 0)
     weights = valid.astype(specific.dtype)
     counts = jnp.zeros(classes, weights.dtype).at[labels].add(weights)
-    settings = _fixed(tau, K, kappa, entailment_weight)
+    settings = _settings(tau=tau, K=K, kappa=kappa, entailment_weight=entailment_weight)
     if settings is not None:
-        return contrast_loss(settings, prototypes, specific, labels, counts, weights)
+        return fused_loss(settings, prototypes, specific, labels, counts, weights)
     logits = _logits(prototypes, specific, tau, K)
     towards_specific = _log_sum_exp(logits, weights, axis=1)[labels]
     towards_general = _log_sum_exp(logits, counts, axis=0)

@@ -10,30 +10,24 @@ V and U as in :mod:`hmcl_jax.protection`).
   :math:`\Omega H + H \Omega = F - F^\top` with :math:`H = \sum_m U_m U_m^\top` and
   :math:`F = \sum_m \delta_s^m V_m U_m^\top` (paper: eq:supp_ca_lyapunov).
 
-CA needs to know which Omega are allowed. Let Q be an orthonormal basis of the span of the protected
-outputs, :math:`U_m = Q \Sigma Y_m^\top`, and :math:`N = \sum_m \delta_s^m V_m Y_m`,
-:math:`C = Q^\top N`.
+Let Q be an orthonormal basis of the span of the protected outputs, :math:`U_m = Q \Sigma Y_m^\top`,
+:math:`N = \sum_m \delta_s^m V_m Y_m` and :math:`C = Q^\top N`. The option `span` says which Omega
+are allowed (docs/method.md says what follows from it):
 
-- ``span="protected"``, the default, is the paper's rank-r realization, in :math:`O(r^3)`: Omega
-  turns protected outputs within their own span, :math:`\Omega = Q A Q^\top`, and
+- ``"protected"``, the default, is the paper's rank-r realization, in :math:`O(r^3)`: Omega turns
+  protected outputs within their own span, :math:`\Omega = Q A Q^\top`, and
 
   .. math::
     \Omega Q \Sigma = Q \Big[ \frac{C_{ij} \sigma_j^2 - C_{ji} \sigma_i \sigma_j}
       {\sigma_i^2 + \sigma_j^2} \Big].
 
-- ``span="ambient"`` is the problem as the paper states it, over all skew matrices. Omega may also
-  turn protected outputs out of their span, :math:`\Omega = Q A Q^\top + G Q^\top - Q G^\top`, and
-  the motion above gains :math:`(I - Q Q^\top) N`.
-
-At full rank nothing lies outside the span and the two are one. At low rank nearly the whole
-candidate does: the ambient solution follows it closely, so it leaks more at second order, and it
-turns the protected part of a point against the unprotected rest of it.
+- ``"ambient"`` is the problem as the paper states it, over all skew matrices. Omega may also turn
+  protected outputs out of their span, :math:`\Omega = Q A Q^\top + G Q^\top - Q G^\top`, and the
+  motion above gains :math:`(I - Q Q^\top) N`.
 
 In both forms every coefficient is bounded by 1: a step costs products of width q, solves nothing
-and is as well conditioned as MR, however small the smallest singular value.
-
-MR and CA hold to first order in the step. :class:`Rotation` holds Omega by its factors A and G, and
-:func:`rotate` applies its Cayley transform, an exact rotation, however large Omega has become.
+and is as well conditioned as MR, however small the smallest singular value. MR and CA hold to first
+order in the step; :func:`rotate` applies the Cayley transform of Omega, an exact rotation.
 """
 
 from collections.abc import Mapping
@@ -113,25 +107,15 @@ def protected_motion(delta: Mapping[str, ArrayLike], protection: Protection) -> 
 
 def replace_motion(
     delta: Mapping[str, ArrayLike],
-    change: Matrices | None,
+    change: Matrices,
     protection: Protection,
     hold_time: bool,
 ) -> Matrices:
-    """Candidates whose protected motion is another one: ``delta_s + change V^T`` by modality.
-
-    Args:
-      delta: candidates.
-      change: wanted motion minus :func:`protected_motion`; None for none.
-      protection: the protected system.
-      hold_time: whether the column of the time input is held fixed.
-
-    Returns:
-      Displacements of every modality in `protection`, in the dtypes of `delta`.
-    """
+    """Changes the protected motion of candidates: ``delta_s + change V^T`` by modality, in the
+    dtypes of `delta`. A held time column becomes 0."""
     result = {}
     for m, W in _candidates(delta, protection).items():
-        if change is not None:
-            W = W + matmul(change[m], _over_time(protection.basis[m]).T)
+        W = W + matmul(change[m], _over_time(protection.basis[m]).T)
         if hold_time:
             W = jnp.where(jnp.arange(W.shape[1]) == 0, 0, W)
         result[m] = W.astype(jnp.asarray(delta[m]).dtype if m in delta else W.dtype)
@@ -141,7 +125,7 @@ def replace_motion(
 def minimal_rotation(
     delta: Mapping[str, ArrayLike], protection: Protection, *, hold_time: bool = True
 ) -> Matrices:
-    r"""HMCL-MR: the closest displacement that leaves all protected points where they are.
+    r"""HMCL-MR: the closest displacement that leaves all protected points in place.
 
     :math:`\delta_s - (\delta_s V) V^\top` per modality (paper: eq:canonical_projection).
 
@@ -165,6 +149,7 @@ def minimal_rotation(
        [0. 0. 1. 1.]
        [0. 0. 1. 1.]]
     """
+    # From left to right: products of width w; the (d, d) projector V V^T is never formed.
     moved = protected_motion(delta, protection)
     return replace_motion(delta, jax.tree.map(jnp.negative, moved), protection, hold_time)
 
@@ -187,7 +172,7 @@ def closest_admissible(
       protection: the protected system.
       span: ``"protected"``: the closest with :math:`\Omega = Q A Q^\top`, which turns protected
         outputs within their span (the paper's rank-r realization); ``"ambient"``: the closest over
-        all skew Omega.
+        all skew Omega (the exact solution of the stated problem). At full rank both are the same.
       hold_time: whether the column of the time input is held fixed.
 
     Returns:
@@ -208,6 +193,7 @@ def closest_admissible(
     _checks.choice("span", span, SPANS)
     moved = protected_motion(delta, protection)
     wanted = closest_motion(moved, protection, span)
+    # Omega U V^T takes the place of delta V V^T (paper: eq:supp_ca_modal_update, at V V^T = 1).
     change = jax.tree.map(jnp.subtract, wanted, moved)
     return replace_motion(delta, change, protection, hold_time)
 
@@ -229,12 +215,16 @@ def closest_motion(moved: Matrices, protection: Protection, span: str) -> Matric
     Q, s = protection.shared_basis, protection.shared_scales
     N, C = _joint_motion(moved, protection)
     turned = _closest_skew(C, s) * s[None, :]
+    # Out of the span nothing binds Omega: the ambient rotation takes that part of N as it is.
     shared = matmul(Q, turned) if span == "protected" else N + matmul(Q, turned - C)
     return {m: matmul(shared, Y.T) for m, Y in protection.coordinates.items()}
 
 
 def _closest_skew(C: jax.Array, s: jax.Array) -> jax.Array:
-    """The skew matrix A for which A diag(s) is closest to C."""
+    """The skew matrix A for which A diag(s) is closest to C (paper: eq:supp_ca_lyapunov).
+
+    In the basis Q the matrix H of the Lyapunov equation is diag(s^2), so each entry stands alone.
+    """
     weight = reciprocal(s[:, None] ** 2 + s[None, :] ** 2)
     return (C * s[None, :] - C.T * s[:, None]) * weight
 
@@ -352,9 +342,11 @@ def _cayley_motion(rotation: Rotation, protection: Protection) -> jax.Array:
     Q, s = protection.shared_basis, protection.shared_scales
     q = s.shape[0]
     one = jnp.eye(q, dtype=s.dtype)
+    # I - Omega / 2 is never singular: the eigenvalues of a skew matrix are imaginary.
     if G is None:
         return matmul(Q, jnp.linalg.solve(one - A / 2, A * s[None, :]))
     none = jnp.zeros((q, q), s.dtype)
+    # Woodbury's identity: a system of size 2q in place of one of size d.
     gram = jnp.block([[one, none], [none, matmul(G.T, G)]])
     kernel = jnp.block([[A, -one], [one, none]])  # Omega = [Q G] kernel [Q G]^T
     system = jnp.eye(2 * q, dtype=s.dtype) - matmul(kernel, gram) / 2
@@ -523,6 +515,7 @@ def strain(delta: Mapping[str, ArrayLike], protection: Protection) -> dict[str, 
 
 def _strain(motion: jax.Array, points: jax.Array) -> Strain:
     """Strain of a motion of points, both ``(d, w)`` with points as columns."""
+    # The least squares of paper: eq:lorentz_generator_fit by the pseudoinverse of the points.
     axes, scales, rows = numerical_svd(points)
     fit = matmul(motion, rows.T) * reciprocal(scales)[None, :]  # B on the span of the points
     inside = matmul(axes.T, fit)

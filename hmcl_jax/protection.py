@@ -1,8 +1,7 @@
 r"""The protected system: which directions of the old features a step must not distort.
 
-From the spatial block S of a modality's second moment (:mod:`hmcl_jax.moments`), uncentred, comes
-the protected basis `V`: the leading eigenvectors that hold a share of the energy. Its image under
-the current head is
+The protected basis `V` of a modality holds the leading eigenvectors of the spatial block S of its
+second moment (:mod:`hmcl_jax.moments`), uncentred. Its image under the current head is
 
 .. math:: U = W_s V + w_0 a^\top, \qquad a = (V^\top S V)^{-1} V^\top s_0,
 
@@ -15,7 +14,7 @@ correction of a step is a product with these factors (see :mod:`hmcl_jax.project
 """
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +27,9 @@ from hmcl_jax.lyapunov import matmul, numerical_svd
 from hmcl_jax.moments import FeatureMoments, Matrices, mean
 
 SMALLEST_WIDTH = 16
+# Eigenvalues of a second moment below this power of eps, relative to the largest, are rounding:
+# 1e-6 in float32, 5e-14 in float64. A sum of n products is off by some sqrt(n) units.
+NOISE_POWER = 0.85
 
 
 class Protection(NamedTuple):
@@ -91,17 +93,16 @@ def restrict(protection: Protection, modalities: Collection[str]) -> Protection:
     others = [n for m, n in protection.rank.items() if m not in modalities]
     if not others:
         return protection
-    dtype = protection.shared_basis.dtype
-    alone = jnp.all(jnp.stack(others) == 0, axis=0).astype(dtype)
+    # A factor, not a branch: the ranks may be traced, and differ from seed to seed.
+    alone = jnp.all(jnp.stack(others) == 0, axis=0).astype(protection.shared_basis.dtype)
 
     def kept(by_modality: Matrices) -> Matrices:
         return {m: x for m, x in by_modality.items() if m in modalities}
 
+    coordinates = kept(protection.coordinates)
     return Protection(
         basis=kept(protection.basis),
-        coordinates={
-            m: Y * alone[..., None, None] for m, Y in kept(protection.coordinates).items()
-        },
+        coordinates={m: Y * alone[..., None, None] for m, Y in coordinates.items()},
         energy=kept(protection.energy),
         time=kept(protection.time),
         rank=kept(protection.rank),
@@ -130,8 +131,6 @@ def protect(
     max_rank: int | None = None,
     basis: str = "per_modality",
     weighting: str = "samples",
-    width: int | None = None,
-    heads: Mapping[str, str] | None = None,
 ) -> Protection:
     r"""The protected system for the next task.
 
@@ -142,19 +141,18 @@ def protect(
 
     Args:
       moments: of all features learned so far.
-      params: current heads ``{modality: W}``, or a larger tree with `heads`. Heads with a leading
-        seed axis, ``(seeds, d, d + 1)``, give a protection with that axis.
+      params: current heads ``{modality: W}``; if they sit in a larger tree, what
+        :func:`hmcl_jax.select_heads` gives for it. Heads with a leading seed axis,
+        ``(seeds, d, d + 1)``, give a protection with that axis.
       variance: share of energy to protect, the paper's rho, in (0, 1]; or one share per seed,
         ``(seeds,)``.
       min_rank: the paper's k_min.
-      max_rank: optional upper limit of the rank.
+      max_rank: upper limit of the rank, by default d. Bases are padded to the smallest width of
+        32, 64, 128, ... that fits the ranks; inside jit, where these are unknown, it fits this.
       basis: ``"per_modality"``: each modality has its own basis; ``"joint"``: one basis, of the
         summed moments, for all modalities that have samples.
       weighting: ``"samples"``: every sample weighs the same; ``"tasks"``: every task does (see
         :func:`end_task`).
-      width: width to pad to, also an upper limit of the rank. By default the smallest of 16, 32,
-        64, ... that fits (inside jit, where the rank is not known, what fits `max_rank` or d).
-      heads: ``{modality: path}`` of the heads in a larger tree.
 
     Returns:
       The protection, for :func:`hmcl_jax.begin_task`.
@@ -169,45 +167,8 @@ def protect(
       {'image': 2, 'text': 0}
     """
     _checks.instance("moments", moments, FeatureMoments, "what init_moments gives")
-    found = select_heads(params, heads)
-    _check_options(variance, min_rank, max_rank, basis, weighting, width)
-    for modality, W in found.items():
-        if modality not in moments.total:
-            raise ValueError(
-                f"Head {modality!r} has no entry in moments, which holds {sorted(moments.total)}; "
-                "for a new head merge init_moments of it in first."
-            )
-        if moments.total[modality].shape[-1] != W.shape[-1]:
-            raise ValueError(
-                f"Head {modality!r} of shape {tuple(W.shape)} does not fit its moments of shape "
-                f"{moments.total[modality].shape}."
-            )
-    seeds = next(iter(found.values())).shape[:-2]
-    if jnp.ndim(variance) and jnp.shape(variance) != seeds:
-        raise ValueError(
-            f"variance must be one number, or one per seed of heads with a seed axis, {seeds}, "
-            f"got shape {jnp.shape(variance)}."
-        )
-    for modality in moments.total:
-        if modality not in found:
-            raise ValueError(
-                f"moments hold {modality!r}, but params has no such head: it has {sorted(found)}."
-            )
-    _checks.finite("params", found)
-    _checks.finite("moments", moments)
-    return _protect(moments, found, variance, min_rank, max_rank, basis, weighting, width)
-
-
-def _check_options(
-    variance: ArrayLike,
-    min_rank: int,
-    max_rank: int | None,
-    basis: str,
-    weighting: str,
-    width: int | None,
-) -> None:
-    shares: Any = variance if jnp.ndim(variance) == 1 else (variance,)
-    for share in shares:
+    heads = select_heads(params)
+    for share in variance if jnp.ndim(variance) == 1 else (variance,):  # type: ignore[union-attr]
         _checks.fraction("variance", share, low_open=True, high_open=False)
     _checks.choice("basis", basis, ("per_modality", "joint"))
     _checks.choice("weighting", weighting, ("samples", "tasks"))
@@ -218,35 +179,38 @@ def _check_options(
             raise ValueError(
                 f"max_rank must be at least min_rank = {min_rank}, got max_rank = {max_rank}."
             )
-    if width is not None:
-        _checks.integer("width", width, 1)
+    if heads.keys() != moments.total.keys():
+        raise ValueError(
+            f"moments must hold the modalities of the heads, {sorted(heads)}, got "
+            f"{sorted(moments.total)}; for a new head merge init_moments of it in first."
+        )
+    for modality, W in heads.items():
+        if moments.total[modality].shape[-1] != W.shape[-1]:
+            raise ValueError(
+                f"Head {modality!r} of shape {tuple(W.shape)} does not fit its moments of shape "
+                f"{moments.total[modality].shape}."
+            )
+    first = next(iter(heads.values()))
+    if jnp.ndim(variance) and jnp.shape(variance) != first.shape[:-2]:
+        raise ValueError(
+            "variance must be one number, or one per seed of heads with a seed axis, "
+            f"{first.shape[:-2]}, got shape {jnp.shape(variance)}."
+        )
+    _checks.finite("params", heads)
+    _checks.finite("moments", moments)
 
-
-def _protect(
-    moments: FeatureMoments,
-    heads: Matrices,
-    variance: ArrayLike,
-    min_rank: int,
-    max_rank: int | None,
-    basis: str,
-    weighting: str,
-    width: int | None,
-) -> Protection:
-    W = next(iter(heads.values()))
-    dim, seeds = W.shape[-2], W.ndim == 3
-    limit = min([dim, *(most for most in (max_rank, width) if most is not None)])
-    moments_seeds = next(iter(moments.total.values())).ndim == 3
+    dim, joint = first.shape[-2], basis == "joint"
+    limit = dim if max_rank is None else min(dim, max_rank)
     second, vectors, rank = _spectra(
-        moments, variance, min_rank, limit, basis == "joint", weighting == "tasks", moments_seeds
+        moments, variance, min_rank, limit, joint, weighting == "tasks"
     )
-    if width is None:
-        known = all(_checks.is_concrete(r) for r in rank.values())
-        width = bucket(max(int(jnp.max(r)) for r in rank.values()) if known else limit, dim)
-    joint = basis == "joint"
-    return _build(second, vectors, rank, heads, min(width, dim), joint, moments_seeds, seeds)
+    known = all(_checks.is_concrete(r) for r in rank.values())
+    largest = max(int(jnp.max(r)) for r in rank.values()) if known else limit
+    return _build(second, vectors, rank, heads, bucket(largest, dim), joint)
 
 
-@functools.partial(jax.jit, static_argnames=("joint", "by_task", "seeds"))
+# Two programs, because the width of the arrays of the second depends on the ranks of the first.
+@functools.partial(jax.jit, static_argnames=("joint", "by_task"))
 def _spectra(
     moments: FeatureMoments,
     variance: ArrayLike,
@@ -254,11 +218,10 @@ def _spectra(
     limit: ArrayLike,
     joint: bool,
     by_task: bool,
-    seeds: bool,
 ) -> tuple[Matrices, Matrices, Matrices]:
     """Weighted second moments, their spatial eigenvectors (leading first) and ranks."""
-    if seeds:
-        one = functools.partial(_spectra, joint=joint, by_task=by_task, seeds=False)
+    if _has_seeds(moments.total):
+        one = functools.partial(_spectra, joint=joint, by_task=by_task)
         own = (True, bool(jnp.ndim(variance)), False, False)
         return _seed_by_seed(one, own, moments, variance, min_rank, limit)
     second = moments.total
@@ -266,15 +229,17 @@ def _spectra(
         open_means = jax.tree.map(mean, moments.open_total, moments.open_samples)
         second = jax.tree.map(jnp.add, moments.task_means, open_means)
     if joint:
-        one_spectrum = _spectrum(
-            functools.reduce(jnp.add, second.values()), variance, min_rank, limit
-        )
-        spectra = dict.fromkeys(second, one_spectrum)
+        summed = functools.reduce(jnp.add, second.values())
+        spectra = dict.fromkeys(second, _spectrum(summed, variance, min_rank, limit))
     else:
         spectra = {m: _spectrum(x, variance, min_rank, limit) for m, x in second.items()}
     vectors = {m: columns for m, (columns, _) in spectra.items()}
     rank = {m: jnp.where(moments.samples[m] > 0, r, 0) for m, (_, r) in spectra.items()}
     return second, vectors, rank
+
+
+def _has_seeds(matrices: Matrices) -> bool:
+    return next(iter(matrices.values())).ndim == 3
 
 
 def _seed_by_seed(function: Any, own: tuple[bool, ...], *arguments: Any) -> Any:
@@ -296,9 +261,9 @@ def _seed_by_seed(function: Any, own: tuple[bool, ...], *arguments: Any) -> Any:
 def _spectrum(
     second: jax.Array, variance: ArrayLike, min_rank: ArrayLike, limit: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
-    values, columns = jnp.linalg.eigh(second[1:, 1:])  # of its symmetric part
+    values, columns = jnp.linalg.eigh(second[1:, 1:])  # of its symmetric part, in ascending order
     values = jnp.maximum(values[::-1], 0)
-    # A share that is reached up to rounding is reached.
+    # A share that is reached up to rounding of the sum is reached.
     share = jnp.asarray(variance, values.dtype) - 16 * jnp.finfo(values.dtype).eps
     energy = jnp.broadcast_to(jnp.cumsum(values), (*share.shape, len(values)))
     below = energy < share[..., None] * jnp.sum(values)
@@ -308,10 +273,11 @@ def _spectrum(
 
 def _above_noise(values: jax.Array) -> jax.Array:
     """Which eigenvalues of a second moment are energy, and which are rounding."""
-    return values > jnp.finfo(values.dtype).eps ** 0.85 * jnp.max(values, initial=0)
+    noise = jnp.finfo(values.dtype).eps ** NOISE_POWER
+    return values > noise * jnp.max(values, initial=0)
 
 
-@functools.partial(jax.jit, static_argnames=("width", "joint", "moments_seeds", "seeds"))
+@functools.partial(jax.jit, static_argnames=("width", "joint"))
 def _build(
     second: Matrices,
     vectors: Matrices,
@@ -319,13 +285,11 @@ def _build(
     heads: Matrices,
     width: int,
     joint: bool,
-    moments_seeds: bool,
-    seeds: bool,
 ) -> Protection:
-    if seeds or moments_seeds:
-        one = functools.partial(_build, width=width, joint=joint, moments_seeds=False, seeds=False)
-        ranks = any(r.ndim for r in rank.values())
-        own = (moments_seeds, moments_seeds, ranks, seeds)
+    if _has_seeds(second) or _has_seeds(heads):
+        one = functools.partial(_build, width=width, joint=joint)
+        ranks = any(r.ndim for r in rank.values())  # shares of variance have seeds of their own
+        own = (_has_seeds(second), _has_seeds(vectors), ranks, _has_seeds(heads))
         return _seed_by_seed(one, own, second, vectors, rank, heads)
     basis, energy, time, image = {}, {}, {}, {}
     for modality, W in heads.items():
@@ -333,9 +297,9 @@ def _build(
         used = jnp.arange(width, dtype=jnp.int32) < rank[modality]
         V = vectors[modality][:, :width] * used.astype(W.dtype)[None, :]
         s0, S = second[modality][0, 1:], second[modality][1:, 1:]
-        if joint:
+        if joint:  # V are eigenvectors of the sum, so V^T S V is not diagonal
             values, axes = jnp.linalg.eigh(matmul(V.T, matmul(S, V)))
-        else:  # V are eigenvectors of S
+        else:
             values, axes = jnp.sum(V * matmul(S, V), axis=0), jnp.eye(width, dtype=W.dtype)
         kept = _above_noise(values)
         values = jnp.where(kept, values, 1)
@@ -344,11 +308,7 @@ def _build(
         fit = jnp.where(kept, matmul(axes.T, matmul(V.T, s0)) / values, 0)
         time[modality] = matmul(axes, fit)
         image[modality] = matmul(W[:, 1:], V) + W[:, :1] * time[modality][None, :]
-    Q, scales, coordinates = _factor(image)
-    return Protection(basis, coordinates, energy, time, rank, Q, scales)
-
-
-def _factor(image: Matrices) -> tuple[jax.Array, jax.Array, Matrices]:
-    """Singular value decomposition of all images side by side."""
+    # One decomposition of all images side by side: the modalities share its left vectors.
     Q, scales, rows = numerical_svd(jnp.concatenate(list(image.values()), axis=1))
-    return Q, scales, dict(zip(image, jnp.split(rows.T, len(image)), strict=True))
+    coordinates = dict(zip(image, jnp.split(rows.T, len(image)), strict=True))
+    return Protection(basis, coordinates, energy, time, rank, Q, scales)

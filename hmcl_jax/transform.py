@@ -3,6 +3,14 @@
 All state is in the optimizer state, so any training loop, checkpointer or trainer that carries an
 Optax state works unchanged. Between tasks :func:`begin_task` replaces the protected system and the
 anchor; shapes stay the same within a bucket of ranks, so nothing recompiles.
+
+:func:`begin_task` finds its states inside any wrapper because every Optax state is a pytree, and a
+wrapper (chain, masked, partition, MultiSteps, inject_hyperparams, ...) holds the states of what it
+wraps as subtrees of its own. Flattening the whole state with our two state classes as leaves
+reaches them at any depth, and unflattening puts new ones in their places; no wrapper has to be
+known. Classes are safer than paths or names: Adam's moments mirror the parameters, so a parameter
+called "anchor" occurs there too. The order of the leaves is that of the chain, so the anchor
+*behind* a projection is one that comes later.
 """
 
 from collections.abc import Mapping
@@ -37,17 +45,11 @@ NO_PARAMS = "{} needs the current parameters: call update(updates, state, params
 
 
 class FiniteRotationState(NamedTuple):
-    """What the variant ``"rotation"`` accumulates during a task.
+    """The additional state of the variant ``"rotation"``."""
 
-    Attributes:
-      turned: rotation since the start of the task.
-      anchor: heads at the start of the task, in the structure of the parameters.
-      beta: of the :func:`task_anchor` behind, 0 if there is none.
-    """
-
-    turned: Rotation
-    anchor: Any
-    beta: jax.Array
+    turned: Rotation  # since the start of the task
+    anchor: Any  # heads at the start of the task, in the structure of the parameters
+    beta: jax.Array  # of the task_anchor behind, 0 if there is none
 
 
 class StepMeasures(NamedTuple):
@@ -101,24 +103,24 @@ def hmcl_project(
     span: str = "protected",
     measure: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Lets an update through as far as it moves all protected points by one shared rotation.
+    r"""Corrects each update so that protected points move by one shared rotation, or not at all.
 
     Put it behind the optimizer, so that it corrects the step that is really taken (learning rate,
     moments and weight decay included), or before it to project the raw gradient.
 
-    - ``"mr"``: minimal rotation, protected points stay (paper: HMCL-MR).
-    - ``"ca"``: the closest admissible update, to first order (paper: HMCL-CA).
-    - ``"rotation"``: as ``"ca"``, but the rotation is accumulated over the task and applied as an
-      exact, finite one (by its Cayley transform), so that protected Lorentz products, radii and
-      cones are kept to rounding over any number of steps (if the heads' time columns are 0, as they
-      are by default; else of the least-squares fit). Only behind the optimizer. A
+    - ``"mr"``: minimal rotation, protected points stay (paper: cor:canonical_admissible).
+    - ``"ca"``: the closest admissible update, to first order (paper: cor:closest_admissible).
+    - ``"rotation"``: as ``"ca"``, but the rotation is accumulated over the task and applied as a
+      finite one (by its Cayley transform). Protected Lorentz products, radii and cones are then
+      kept to rounding over any number of steps (if the heads' time columns are 0, as they are by
+      default; else those of the least-squares fit). Only behind the optimizer. A
       :func:`task_anchor` behind it shrinks the rotation instead of mixing matrices;
-      :func:`begin_task` tells it the beta, which must then stay for the task.
+      :func:`begin_task` reads its beta, which must not change during the task.
 
     Until :func:`begin_task` is called, nothing is protected and spatial blocks pass unchanged.
-    One transformation must see all heads that turn together: if it sees only some of the protected
-    modalities (in one group of :func:`optax.partition`, say), they cannot turn with the others, and
-    ``"ca"`` and ``"rotation"`` keep them where they are, as ``"mr"`` does.
+    One transformation must see all heads that turn together. In one group of
+    :func:`optax.partition`, for example, it may see only some of the protected modalities; these
+    cannot turn with the others, and ``"ca"`` and ``"rotation"`` keep them in place, as ``"mr"``.
 
     Args:
       variant: ``"mr"``, ``"ca"`` or ``"rotation"``.
@@ -126,10 +128,9 @@ def hmcl_project(
         ``"params/image_head/W"``; other leaves pass unchanged. By default every leaf is a head,
         and its path its modality. In a Flax NNX model the path leads to the ``nnx.Param``.
       hold_time: whether the column of the time input is held fixed, from the first task on.
-      span: where the shared rotation of ``"ca"`` and ``"rotation"`` may take the protected outputs:
-        ``"protected"``, within their own span (the paper's rank-r realization), or ``"ambient"``,
-        anywhere (the exact solution of the stated problem). At full rank they are the same; see
-        :func:`closest_admissible`. ``"mr"`` has no rotation and ignores it.
+      span: where the shared rotation of ``"ca"`` and ``"rotation"`` may take protected outputs:
+        ``"protected"``, within their own span, or ``"ambient"``, anywhere; see
+        :func:`closest_admissible`.
       measure: whether the state holds the :class:`StepMeasures` of the last step, made from what
         the correction computes anyway: ``optax.tree.get(state, "defect_before")``.
 
@@ -146,9 +147,6 @@ def hmcl_project(
       >>> updates, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
       >>> print(updates["image"][0] + 0, updates["text"][0] + 0)
       [ 0.  0. -1. -1.] [ 0. -1. -1. -1.]
-
-    References:
-      The paper's Corollaries "Closest-Admissible Update" and "Minimal-Rotation Update".
     """
     _checks.choice("variant", variant, VARIANTS)
     _checks.choice("span", span, SPANS)
@@ -157,7 +155,7 @@ def hmcl_project(
     def init_fn(params: Any) -> HmclProjectState:
         found = select_heads(params, heads)
         if not found:
-            # No head in this group, or Optax asking (with a placeholder) what is like params.
+            # No head in this group, or optax.tree.map_params calls init with a placeholder.
             nothing = () if jax.tree.leaves(params) else params
             return HmclProjectState(nothing, nothing if variant == "rotation" else None)
         protection = empty_protection(found)
@@ -189,7 +187,7 @@ def hmcl_project(
         if variant == "rotation" and params is None:
             raise ValueError(NO_PARAMS.format("hmcl_project('rotation')"))
 
-        moved, turned = protected_motion(delta, protection), None
+        moved = protected_motion(delta, protection)
         if variant == "mr":
             change = jax.tree.map(jnp.negative, moved)
         elif variant == "ca":
@@ -202,7 +200,7 @@ def hmcl_project(
         if measure:
             state = state._replace(measured=_measure(delta, corrected, moved, change, state, span))
         by_path = {paths[modality]: W for modality, W in corrected.items()}
-        return _replace_leaves(updates, by_path), state
+        return map_by_path(lambda path, leaf: by_path.get(path, leaf), updates), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -222,23 +220,18 @@ def _finite_rotation(
 ) -> tuple[Matrices, Rotation]:
     """The change of motion that, once anchored by beta, brings the heads to the turned target.
 
-    The target is ``W_0 + (R - I) U V^T + (1 - beta) (W - W_0 + delta)(I - V V^T)``, so rounding (or
-    an update that was dropped downstream) is made good at the next step.
-
-    Args:
-      moved: motion of the candidates.
-      since: heads minus heads at the start of the task.
-      state: with the rotation since then.
-      span: of the rotation.
-
-    Returns:
-      The change by modality, and the new rotation.
+    The target is ``W_0 + (R - I) U V^T + (1 - beta) (W - W_0 + delta)(I - V V^T)``, where `since`
+    is ``W - W_0``, so rounding (or an update that was dropped downstream) is corrected by the next
+    step. Returns the change by modality, and the new rotation.
     """
     protection, old = state.protection, state.rotation
     keep = 1 - old.beta.astype(protection.shared_basis.dtype)
     step = rotation_of_motion(moved, protection, span)
+    # The recursion of the anchor (paper: eq:supp_anchored_recurrence), on generators: mixing
+    # matrices would shrink protected points.
     turned = jax.tree.map(lambda total, new: keep * (total + new), old.turned, step)
     wanted, away = finite_motion(turned, protection), protected_motion(since, protection)
+    # Divided by 1 - beta, because the anchor behind multiplies by it.
     return {m: wanted[m] / keep - away[m] - moved[m] for m in moved}, turned
 
 
@@ -301,10 +294,6 @@ def _only_heads(params: Any, heads: Mapping[str, str] | None) -> Any:
     )
 
 
-def _replace_leaves(tree: Any, by_path: Mapping[str, Any]) -> Any:
-    return map_by_path(lambda path, leaf: by_path.get(path, leaf), tree)
-
-
 def task_anchor(
     beta: ArrayLike, heads: Mapping[str, str] | None = None
 ) -> optax.GradientTransformationExtraArgs:
@@ -312,8 +301,9 @@ def task_anchor(
 
     :math:`W_{k+1} = \beta W_0 + (1 - \beta)(W_k + u)`, that is the update
     :math:`(1 - \beta) u + \beta (W_0 - W_k)` (paper: eq:optimizer_consistent_anchored_update). With
-    updates no longer than u, no task moves further than :math:`u (1 - \beta) / \beta`. It must be
-    the last transformation of a chain and needs the parameters in ``update``.
+    updates no longer than u, no task moves further than :math:`u (1 - \beta) / \beta` (paper:
+    thm:optimizer_consistent_closest_update). It must be the last transformation of a chain and
+    needs the parameters in ``update``.
 
     Args:
       beta: pullback coefficient in [0, 1).
@@ -329,9 +319,6 @@ def task_anchor(
       >>> updates, state = tx.update(jnp.ones(2), state, jnp.full(2, 3.0))   # (0 + 3 + 1) / 2 - 3
       >>> print(updates)
       [-1. -1.]
-
-    References:
-      The paper's Theorem "Anchored Admissibility and Bounded Accumulation".
     """
     _checks.fraction("beta", beta, low_open=False, high_open=True)
 
@@ -349,6 +336,7 @@ def task_anchor(
         def anchored(start: Any, update: Any, now: Any) -> Any:
             if is_masked(start) or not jnp.issubdtype(update.dtype, jnp.floating):
                 return update
+            # In float32 at least: in bfloat16 a small pull would be rounded away.
             dtype = _checks.working_dtype(update, now)
             pull = jnp.asarray(beta, dtype)
             back = start.astype(dtype) - now.astype(dtype)
@@ -367,11 +355,12 @@ def hmcl(
     hold_time: bool = True,
     span: str = "protected",
     weight_decay: ArrayLike = 0.0,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformationExtraArgs:
     """The paper's update: AdamW, then :func:`hmcl_project`, then :func:`task_anchor`.
+
+    For another optimizer, or other settings of AdamW, write the chain::
+
+      optax.chain(optax.adamw(5e-4, b2=0.99), hmcl_project("ca"), task_anchor(0.15))
 
     Args:
       learning_rate: of AdamW.
@@ -382,9 +371,6 @@ def hmcl(
       hold_time: whether the column of the time input is held fixed.
       span: of the shared rotation, ``"protected"`` or ``"ambient"``, see :func:`hmcl_project`.
       weight_decay: of AdamW; the decay is part of the step that is projected.
-      b1: decay of AdamW's first moment.
-      b2: decay of AdamW's second moment.
-      eps: of AdamW.
 
     Returns:
       A gradient transformation.
@@ -397,7 +383,7 @@ def hmcl(
     """
     return optax.with_extra_args_support(
         optax.chain(
-            optax.adamw(learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay),
+            optax.adamw(learning_rate, weight_decay=weight_decay),
             hmcl_project(variant, heads=heads, hold_time=hold_time, span=span),
             task_anchor(beta, heads=heads),
         )
@@ -407,17 +393,16 @@ def hmcl(
 def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> Any:
     """The optimizer state for the next task: its protection, and an anchor at its start.
 
-    Finds the states of :func:`hmcl_project` and :func:`task_anchor` wherever they are (in chain,
-    named_chain, masked, partition, MultiSteps, inject_hyperparams, apply_if_finite, ...) and
-    replaces them; everything else stays as it is. To reset the optimizer's own moments as well,
-    start from ``tx.init(params)``. Works on states with a leading seed axis if `params` and
-    `protection` have it too, and inside jit, vmap and scan.
+    Replaces the states of :func:`hmcl_project` and :func:`task_anchor` wherever they are in
+    `opt_state`, also inside Optax wrappers; everything else stays as it is. To reset the
+    optimizer's own moments as well, start from ``tx.init(params)``. Works on states with a leading
+    seed axis if `params` and `protection` have it too, and inside jit, vmap and scan.
 
     Args:
       opt_state: state of an optimizer that holds at least one of the two transformations.
       params: parameters at the start of the task.
-      protection: what :func:`protect` gave for them, or None to protect nothing. Both are copied,
-        so that the state may be donated.
+      protection: of :func:`protect` for these parameters, or None to protect nothing. Both are
+        copied, so that the state may be donated.
 
     Returns:
       The new optimizer state, of the same structure.
@@ -431,19 +416,20 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
       >>> moments = hmcl_jax.update_moments(hmcl_jax.init_moments(params), {"image": x, "text": x})
       >>> state = hmcl_jax.begin_task(state, params, hmcl_jax.protect(moments, params))
     """
-    if protection is not None and not isinstance(protection, Protection):
-        raise TypeError(f"protection must come from protect(), got {type(protection).__name__}.")
-    leaves, structure = jax.tree_util.tree_flatten_with_path(opt_state, is_leaf=_is_ours)
-    anchors = [node for _, node in leaves if isinstance(node, TaskAnchorState)]
-    projects = [node for _, node in leaves if isinstance(node, HmclProjectState)]
-    if not anchors and not projects:
+    if protection is not None:
+        _checks.instance("protection", protection, Protection, "what protect gives, or None")
+        _checks.finite("protection", protection)
+    ours = (HmclProjectState, TaskAnchorState)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(
+        opt_state, is_leaf=lambda node: isinstance(node, ours)
+    )
+    if not any(isinstance(node, ours) for _, node in leaves):
         raise ValueError(
             "opt_state must hold a state of hmcl_project or task_anchor, but none was found in "
             f"{structure}."
         )
     if protection is not None:
-        _checks.finite("protection", protection)
-        _check_all_seen(protection, projects)
+        _check_all_seen(protection, [node for _, node in leaves])
     replaced = []
     for index, (_, node) in enumerate(leaves):
         if isinstance(node, TaskAnchorState):
@@ -458,20 +444,17 @@ def begin_task(opt_state: Any, params: Any, protection: Protection | None) -> An
                 turned = _still(chosen, rotation.turned.outside is not None)
                 rotation = FiniteRotationState(turned, start, beta)
             measured = None if node.measured is None else _nothing_measured(chosen)
-            # Flax NNX wraps every array of the state: the new ones take the old ones' places.
-            structure_of_node = jax.tree.structure(node)
+            # Flax NNX wraps every array of the state: the new arrays go into the old wrappers.
             new = jax.tree.leaves(HmclProjectState(chosen, rotation, measured))
-            node = jax.tree.unflatten(structure_of_node, new)
+            node = jax.tree.unflatten(jax.tree.structure(node), new)
         replaced.append(node)
     return jax.tree.unflatten(structure, replaced)
 
 
-def _is_ours(node: Any) -> bool:
-    return isinstance(node, HmclProjectState | TaskAnchorState)
-
-
-def _check_all_seen(protection: Protection, projects: list[HmclProjectState]) -> None:
-    states = [node.protection for node in projects if isinstance(node.protection, Protection)]
+def _check_all_seen(protection: Protection, nodes: list[Any]) -> None:
+    projects = [node.protection for node in nodes if isinstance(node, HmclProjectState)]
+    # A projection that sees no head (in another group of a partition) holds no protection.
+    states = [state for state in projects if isinstance(state, Protection)]
     seen = sorted({modality for state in states for modality in state.basis})
     for modality in protection.basis:
         if seen and modality not in seen:
@@ -492,27 +475,23 @@ def _fitting(old: Protection, new: Protection | None) -> Protection:
                 "give protect() the moments of every head (without samples its rank is 0)."
             )
     new = restrict(new, old.basis)
-    # The padded width may change from task to task, everything else may not.
-    last = {"basis": 1, "coordinates": 2, "energy": 2, "time": 1, "rank": 0}
-    last |= {"shared_basis": 1, "shared_scales": 1}
-    for field, padded in last.items():
+    # Trailing axes that are padded: their width may change from task to task, nothing else may.
+    padded_axes = {"basis": 1, "coordinates": 2, "energy": 2, "time": 1, "rank": 0}
+    padded_axes |= {"shared_basis": 1, "shared_scales": 1}
+    for field, padded in padded_axes.items():
         pairs = zip(
             jax.tree_util.tree_leaves_with_path(getattr(old, field)),
             jax.tree.leaves(getattr(new, field)),
             strict=True,
         )
         for (path, was), now in pairs:
-            fixed = was.ndim - padded
-            if was.ndim != now.ndim or was.shape[:fixed] != now.shape[:fixed]:
+            fixed = was.shape[: was.ndim - padded]
+            same_shape = was.ndim == now.ndim and now.shape[: len(fixed)] == fixed
+            if not same_shape or was.dtype != now.dtype:
                 raise ValueError(
-                    f"protection.{field}{jax.tree_util.keystr(path)} must have shape "
-                    f"{(*was.shape[:fixed], *('...',) * padded)} like the optimizer state, "
-                    f"got {now.shape}."
-                )
-            if was.dtype != now.dtype:
-                raise ValueError(
-                    f"protection.{field}{jax.tree_util.keystr(path)} must have dtype {was.dtype} "
-                    f"like the optimizer state, got {now.dtype}."
+                    f"protection.{field}{jax.tree_util.keystr(path)} must be {was.dtype} of shape "
+                    f"{(*fixed, *('...',) * padded)} like the optimizer state, got {now.dtype} of "
+                    f"shape {now.shape}; give protect() the heads of init."
                 )
     return new
 
@@ -553,11 +532,8 @@ def _beta_behind(opt_state: Any, behind: list[Any], start: Any, like: jax.Array)
     def anchored(tree: Any) -> set[str]:
         return {path for path, leaf in leaf_paths(tree).items() if not is_masked(leaf)}
 
-    found = [
-        (path, node.beta)
-        for path, node in behind
-        if isinstance(node, TaskAnchorState) and anchored(start) <= anchored(node.anchor)
-    ]
+    anchors = [(path, node) for path, node in behind if isinstance(node, TaskAnchorState)]
+    found = [(at, node.beta) for at, node in anchors if anchored(start) <= anchored(node.anchor)]
     if len(found) > 1:
         raise ValueError(
             f"The variant 'rotation' takes one task_anchor behind it, got {len(found)}."
@@ -570,7 +546,10 @@ def _beta_behind(opt_state: Any, behind: list[Any], start: Any, like: jax.Array)
 
 
 def _injected_beta(opt_state: Any, path: Any, beta: jax.Array) -> jax.Array:
-    """Beta of the anchor at `path`: what optax.inject_hyperparams around it says, if it does."""
+    """Beta of the anchor at `path`, or the one that optax.inject_hyperparams around it holds.
+
+    The injected one may have been changed since init, which the anchor's state does not show.
+    """
 
     def injects(node: Any) -> bool:
         return "beta" in getattr(node, "hyperparams", ())

@@ -5,8 +5,6 @@ import io
 import numpy as np
 from PIL import Image
 
-ORIENTATION = 0x0112
-
 
 def texture(width: int, height: int, seed: int = 0) -> Image.Image:
     """Smooth colours with sharp edges, so that every step of the way shows."""
@@ -28,13 +26,8 @@ def saved(image: Image.Image, format: str, **options) -> bytes:
 def turned(image: Image.Image, orientation: int) -> bytes:
     """A JPEG file whose EXIF data asks to turn it."""
     exif = Image.Exif()
-    exif[ORIENTATION] = orientation
+    exif[0x0112] = orientation
     return saved(image, "JPEG", exif=exif)
-
-
-def grey16(width: int, height: int) -> Image.Image:
-    values = np.linspace(0, 65535, width * height).reshape(height, width)
-    return Image.fromarray(values.astype(np.uint16))
 
 
 def sound_pictures() -> dict[str, bytes]:
@@ -43,21 +36,16 @@ def sound_pictures() -> dict[str, bytes]:
     alpha = rgb.copy()
     alpha.putalpha(other.convert("L"))
     palette = rgb.quantize(17)
-    wide = grey16(61, 40)
+    wide = Image.fromarray(np.linspace(0, 65535, 61 * 40).reshape(40, 61).astype(np.uint16))
     png = {
         "bits": (rgb.convert("1"), {}),
         "grey": (rgb.convert("L"), {}),
         "grey alpha": (alpha.convert("LA"), {}),
         "palette": (palette, {}),
-        "palette of 4": (rgb.quantize(4), {"bits": 2}),
-        "palette, one clear": (palette, {"transparency": 3}),
         "palette, alphas": (palette, {"transparency": bytes(range(0, 255, 15))}),
         "colour": (rgb, {}),
-        "colour, one clear": (rgb, {"transparency": (255, 255, 255)}),
-        "grey, one clear": (rgb.convert("L"), {"transparency": 0}),
         "alpha": (alpha, {}),
         "grey of 16 bits": (wide, {}),
-        "grey of 16 bits, clear": (wide, {"transparency": 5}),
         "animated": (rgb, {"save_all": True, "append_images": [other]}),
         "profile": (rgb, {"icc_profile": b"no profile at all"}),
     }
@@ -65,7 +53,6 @@ def sound_pictures() -> dict[str, bytes]:
     jpeg = {
         "grey": (rgb.convert("L"), {}),
         "poor": (rgb, {"quality": 5}),
-        "fine": (rgb, {"quality": 98, "subsampling": 0}),
         "progressive": (rgb, {"progressive": True}),
         "cmyk": (rgb.convert("CMYK"), {}),
         "exif is rubbish": (rgb, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\xff\xff rubbish"}),
@@ -74,13 +61,8 @@ def sound_pictures() -> dict[str, bytes]:
     made |= {f"jpeg, orientation {i}": turned(rgb, i) for i in (*range(9), 200)}
     made["jpeg, more after its end"] = made["jpeg, poor"] + b"more" * 9
     made["mpo"] = saved(rgb, "MPO", save_all=True, append_images=[other.copy()])
-    made["mpo, malformed"] = (
-        made["mpo"].replace(b"MPF\0MM", b"MPF\0XX").replace(b"MPF\0II", b"MPF\0XX")
-    )
     made["gif"] = saved(palette, "GIF")
-    made["gif, clear"] = saved(palette, "GIF", transparency=2)
     made["gif, animated"] = saved(rgb, "GIF", save_all=True, append_images=[other, rgb])
-    made["webp"] = saved(rgb, "WEBP")
     made["webp, lossless alpha"] = saved(alpha, "WEBP", lossless=True)
     made["webp, animated"] = saved(rgb, "WEBP", save_all=True, append_images=[other])
     for mode in ("1", "L", "P", "RGB"):
@@ -95,8 +77,7 @@ def sound_pictures() -> dict[str, bytes]:
         made[f"ppm, {mode}"] = saved(rgb.convert(mode), "PPM")
     made["pgm of 16 bits"] = saved(wide, "PPM")
     made["plain ppm"] = b"P3 2 1 255  9 0 0  255 0 7"
-    sizes = [(1, 1), (1, 300), (300, 1), (2, 3), (24, 24), (24, 57), (23, 25), (25, 24), (640, 427)]
-    sizes += [(33, 1000), (48, 73), (49, 48), (1, 2), (101, 7)]
+    sizes = [(1, 1), (1, 300), (300, 1), (2, 3), (24, 24), (24, 57), (23, 25), (49, 48), (640, 427)]
     made |= {f"{w} x {h}": saved(texture(w, h, w), "PNG") for w, h in sizes}
     return made
 
@@ -104,21 +85,17 @@ def sound_pictures() -> dict[str, bytes]:
 def damaged_pictures() -> dict[str, bytes]:
     """Files that cannot be read, by name."""
     rgb = texture(61, 40)
-    jpeg, png, gif, webp, tiff = (saved(rgb, f) for f in ("JPEG", "PNG", "GIF", "WEBP", "TIFF"))
-    flipped = bytearray(png)
-    flipped[len(png) // 2] ^= 0xFF
+    files = {format: saved(rgb, format) for format in ("JPEG", "PNG", "GIF", "WEBP", "TIFF")}
+    halves = {f"half a {format}": data[: len(data) // 2] for format, data in files.items()}
+    flipped = bytearray(files["PNG"])
+    flipped[len(flipped) // 2] ^= 0xFF
     return {
         "empty": b"",
         "a text": b"this is not a picture at all\n" * 20,
-        "random bytes": np.random.default_rng(0).bytes(500),
         "a page": b"<!DOCTYPE html><html><body>404</body></html>",
-        "half a jpeg": jpeg[: len(jpeg) // 2],
-        "the head of a jpeg": jpeg[:30],
-        "half a png": png[: len(png) // 2],
+        **halves,
+        "the head of a jpeg": saved(rgb, "JPEG")[:30],
         "a png with a flipped byte": bytes(flipped),
-        "half a gif": gif[: len(gif) // 2],
-        "half a webp": webp[: len(webp) // 2],
-        "half a tiff": tiff[: len(tiff) // 2],
         "a bitmap without pixels": b"P6 0 4 255 ",
         "a picture that would start a program": saved(rgb, "EPS"),
     }

@@ -8,22 +8,13 @@ from hmcl_jax.data.synthetic import synthetic_stream
 
 
 def hmcl16_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=0, only=None):
-    """The 16 tasks of the paper in its canonical order, with seq2 and seq3.
+    """The 16 tasks of the paper, or `only` some, in its three orders.
 
-    Args:
-      path: where to write.
-      backbone: name of the store.
-      scale: share of the paper's numbers of pictures.
-      dim: of the points.
-      most_classes: upper limit of a task's classes, for haste.
-      seed: of everything.
-      only: names of the tasks to write. Default: all.
+    Pictures are a share of the paper's, `scale`; classes are limited for haste.
     """
-    tasks = [
-        _task(entry.name, entry, (scale, dim, most_classes, seed)) for entry in SUITES["hmcl16"]
-    ]
-    orders = ORDERS["hmcl16"]
-    return _write(path, backbone, tasks, orders, only)
+    sizes = (scale, dim, most_classes, seed)
+    tasks = [_task(entry.name, entry, sizes) for entry in SUITES["hmcl16"]]
+    return _write(path, backbone, tasks, ORDERS["hmcl16"], only)
 
 
 def modalities_store(path, backbone, scale=0.01, dim=512, most_classes=1000, seed=1, only=None):
@@ -44,7 +35,7 @@ def _task(name, entry, sizes, specific="image"):
         dimension=dim,
         train=max(1, round(entry.train * scale)),
         test=max(1, round(entry.test * scale)),
-        retrieval_every=int(entry.kind == "retrieval"),
+        retrieval_every=int(not entry.classes),
         seed=seed,
     )
     return dataclasses.replace(stream.tasks[0], name=name, specific=specific)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
@@ -37,10 +38,17 @@ def random_problem(rng, dim, ranks, *, time_column=True, samples=40, dtype=np.fl
     return Problem(heads, lifted, delta)
 
 
+def heads_of(problem):
+    return {m: jnp.array(W) for m, W in problem.heads.items()}
+
+
+def moments_of(problem):
+    return hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+
+
 def protected(problem, **options):
     """The protection of a problem, through the public functions."""
-    moments = hmcl_jax.init_moments(problem.heads)
-    moments = hmcl_jax.update_moments(moments, problem.lifted)
+    moments = moments_of(problem)
     options = {"variance": 1.0, "min_rank": 0, **options}
     return hmcl_jax.protect(moments, problem.heads, **options)
 
@@ -105,23 +113,20 @@ def brute_force(problem, span="protected"):
     return dict(zip(names, best.reshape(len(names), dim, dim), strict=True))
 
 
-def best_rotation_residual(problem, displacement):
-    """How far a displacement is from admissible: the residual, relative to the motion it makes.
+def best_rotation_residuals(problem, *displacements):
+    """How far each is from admissible: the residual, relative to the motion it makes.
 
     Dense least squares over skew matrices in float64; for large d by their Lyapunov equation.
     """
-    dim = next(iter(problem.heads.values())).shape[0]
-    H, F = np.zeros((dim, dim)), np.zeros((dim, dim))
-    pairs = []
-    for name in problem.heads:
-        x, y = fitted_outputs(problem, name)
-        motion = x @ np.asarray(displacement[name], np.float64)[:, 1:].T
-        H, F = H + y.T @ y, F + motion.T @ y
-        pairs.append((motion, y))
+    fitted = {name: fitted_outputs(problem, name) for name in problem.heads}
+    H = sum(y.T @ y for _, y in fitted.values())
     values, axes = np.linalg.eigh(H)
     sums = values[:, None] + values
     kept = sums > 1e-10 * values.max()
-    turned = axes.T @ (F - F.T) @ axes
-    omega = axes @ np.where(kept, turned / np.where(kept, sums, 1), 0) @ axes.T
-    residual = sum(((motion - y @ omega.T) ** 2).sum() for motion, y in pairs)
-    return np.sqrt(residual / sum((motion**2).sum() for motion, _ in pairs))
+    for displacement in displacements:
+        motions = {m: x @ np.float64(displacement[m])[:, 1:].T for m, (x, _) in fitted.items()}
+        F = sum(motions[m].T @ y for m, (_, y) in fitted.items())
+        turned = axes.T @ (F - F.T) @ axes
+        omega = axes @ np.where(kept, turned / np.where(kept, sums, 1), 0) @ axes.T
+        residual = sum(((motions[m] - y @ omega.T) ** 2).sum() for m, (_, y) in fitted.items())
+        yield np.sqrt(residual / sum((motion**2).sum() for motion in motions.values()))

@@ -10,6 +10,7 @@ from hmcl_jax.continual.run import StreamResult
 from hmcl_jax.data.store import Store
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import write_results
+from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.tables import RECALL_MEASURES
 
 SEEDS = (3, 5)
@@ -28,6 +29,7 @@ HOSTILE = (
     "long" * 40,
     f"javascript:{ATTACK} \ud800 \x00",
 )
+METHODS = ("vanilla", "hmcl_ca", HOSTILE[2])
 
 
 def small_store(**more) -> Store:
@@ -47,11 +49,11 @@ def with_tree_points(store: Store, rng) -> Store:
     return dataclasses.replace(store, tasks=tuple(tasks))
 
 
-def hostile_store(rng) -> Store:
+def hostile_store(rng, names=HOSTILE[1:]) -> Store:
     """A stream whose tasks, classes and categories have hostile names."""
     plain = small_store(classes=len(HOSTILE), depth=2)
     tasks = []
-    for task, name in zip(plain.tasks, HOSTILE[1:], strict=False):
+    for task, name in zip(plain.tasks, names, strict=False):
         known = dict(zip(task.classes, HOSTILE, strict=False))
         tree = tuple(tuple(known.get(n, f"{n} <b>&") for n in row) for row in task.tree)
         classes = tuple(known[c] for c in task.classes)
@@ -66,7 +68,7 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     scores = np.where(
         np.tri(count, dtype=bool), rng.uniform(0.2, 0.9, (len(seeds), count, count)), np.nan
     )
-    names = {"retrieval": ["score", *RECALL_MEASURES], "classification": ["score"]}
+    names = {"retrieval": RECALL_MEASURES, "classification": ["score"]}
     details = [
         [{n: rng.uniform(size=len(seeds)).tolist() for n in names[task.kind]} for task in seen]
         for seen in (store.tasks[: t + 1] for t in range(count))
@@ -87,29 +89,24 @@ def made_result(store: Store, method: str, seeds, rng, epochs=3) -> StreamResult
     )
 
 
-def make_runs(out, store: Store, methods, rng, seeds=SEEDS, finished=None, stopped=None):
-    """A folder with runs of some methods over a store; `finished` tasks, all by default.
-
-    `stopped` says by method which places of seeds were stopped on the last task.
-    """
+def make_runs(out, store: Store, methods, rng, seeds=SEEDS, stopped=None):
+    """A folder with runs; `stopped` has by method the places of seeds that stopped at the end."""
     last = store.tasks[-1].name
-    stops = {
-        m: [
-            Stopped(i, seeds[i], last, 2, "gradient", ("image",))
-            for i in (stopped or {}).get(m, ())
-        ]
-        for m in methods
-    }
+    results = {}
     for method in methods:
-        steps = range(1, (finished or len(store)) + 1)
-        heads = [heads_of(store, seeds, n, rng) for n in steps]
-        save_run(out, store, method, seeds, heads, stops[method])
-    if finished in (None, len(store)):
-        results = {}
-        for method in methods:
-            made = made_result(store, method, seeds, rng)
-            for one in stops[method]:
-                made.scores[one.seed_index, -1] = np.nan
-            results[method] = dataclasses.replace(made, stopped=tuple(stops[method]))
-        write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
+        places = (stopped or {}).get(method, ())
+        stops = [Stopped(i, seeds[i], last, 2, "gradient", ("image",)) for i in places]
+        heads = [heads_of(store, seeds, n, rng) for n in range(1, len(store) + 1)]
+        save_run(out, store, method, seeds, heads, stops)
+        made = made_result(store, method, seeds, rng)
+        made.scores[list(places), -1] = np.nan
+        results[method] = dataclasses.replace(made, stopped=tuple(stops))
+    write_results(out, results, {"experiment": {"stream": "nowhere"}, "wall_seconds": 1.5})
     return out
+
+
+def hostile_analysis(folder, methods=METHODS, names=HOSTILE[1:], seeds=SEEDS):
+    """An analysis of a stream and methods with hostile names."""
+    rng = np.random.default_rng(0)
+    store = hostile_store(rng, names)
+    return analyse([make_runs(folder, store, methods, rng, seeds)], store, pictures=4)

@@ -24,7 +24,7 @@ from tower_reference import NumpyTowers
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.backbones.backbone import load_backbone, to_points
-from hmcl_jax.backbones.convert import CheckpointError, check_tensors, convert_checkpoint
+from hmcl_jax.backbones.convert import CheckpointError, check_tensors
 from hmcl_jax.backbones.parameter_map import PIXELS, published_shapes, read_sizes
 
 ROOT = Path(__file__).parents[1]
@@ -62,12 +62,8 @@ def assert_same_features(backbone, reference, count=11, sizes=SMALL, atol=1e-4):
         (backbone.prototypes(tokens, classes), reference.prototypes(tokens, classes)),
     ):
         assert found.dtype == np.float32
-        assert np.linalg.norm(expected, axis=1).min() > 10 * atol
         assert np.ptp(expected, axis=0).max() > 10 * atol  # or the comparison would say nothing
         np.testing.assert_allclose(found, expected, atol=atol, rtol=0)
-
-
-# The towers
 
 
 def test_features_equal_another_forward(backbone, state):
@@ -81,16 +77,14 @@ def test_the_command_converts_a_file_that_pytorch_wrote(tmp_path, state, folder,
     torch.save({"model": model, "iteration": 3}, path)
     options = ("--name", NAME, "--image-heads", HEADS[0], "--text-heads", HEADS[1])
     hmcl("convert", path, out, *options)
-    shown = capsys.readouterr().out
-    for text in ("2 layers of width 64, 4 heads", "K            5 (curvature -0.2)"):
-        assert text in shown
+    assert "2 layers of width 64, 4 heads" in capsys.readouterr().out
     weights = [f / "weights.safetensors" for f in (out, folder)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert_same_features(load_backbone(out), NumpyTowers(state, *HEADS))
-    before = (out / "backbone.json").stat().st_mtime_ns
     with pytest.raises(SystemExit, match="exists already"):
         hmcl("convert", path, out, *options)
-    assert (out / "backbone.json").stat().st_mtime_ns == before
+    with pytest.raises(SystemExit, match=r"name must be .* meru-b/grit"):
+        hmcl("convert", path, tmp_path / "other", "--name", "MERU")
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(SystemExit, match=rf"^hmcl convert: {path} is truncated"):
         hmcl("convert", path, tmp_path / "other", *options)
@@ -123,17 +117,12 @@ def check_devices(folder):
 @pytest.mark.slow
 def test_four_devices(folder):
     code = f"import test_backbones; test_backbones.check_devices({str(folder)!r}); print('passed')"
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "passed\n"
+    flags = "--xla_force_host_platform_device_count=4"
+    paths = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    start = [sys.executable, "-c", code]
+    done = subprocess.run(start, env=environment, capture_output=True, text=True)
+    assert done.stdout == "passed\n", done.stderr[-3000:]
 
 
 @pytest.mark.slow
@@ -152,7 +141,6 @@ def test_batches_change_nothing(backbone, folder):
     pixels, tokens, classes = samples(11)
     other = load_backbone(folder, batch=3)
     whole = backbone.encode_images(pixels)
-    np.testing.assert_allclose(whole, other.encode_images(pixels), atol=1e-5)
     for rows in ([4], [], [10, 2, 3, 3, 1, 0, 5, 4, 9]):
         np.testing.assert_allclose(backbone.encode_images(pixels[rows]), whole[rows], atol=1e-6)
     np.testing.assert_allclose(
@@ -169,27 +157,7 @@ def test_bfloat16_is_near(backbone, folder):
     for encode, rows in (("encode_images", pixels), ("encode_texts", tokens)):
         found, expected = (getattr(b, encode)(rows) for b in (fast, backbone))
         off = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
-        assert found.dtype == np.float32
         assert 1e-4 < off.max() < 0.03
-
-
-def test_what_follows_the_end_has_no_effect(backbone):
-    _, tokens, _ = samples(4)
-    tokens[:, 5], tokens[:, 6:] = SMALL.vocabulary - 1, 0
-    other = tokens.copy()
-    other[:, 6:] = 7
-    a, b = backbone.encode_texts(tokens), backbone.encode_texts(other)
-    np.testing.assert_array_equal(a, b)
-    other[:, 4] = 7
-    assert np.abs(backbone.encode_texts(other) - a).max() > 1e-2
-
-
-def test_prompts_are_averaged_before_the_map(backbone):
-    _, tokens, _ = samples(4)
-    one = backbone.prototypes(tokens, np.arange(4))
-    np.testing.assert_allclose(one, backbone.encode_texts(tokens), atol=1e-6)
-    mean = backbone.prototypes(tokens[:2], np.array([0, 0]))[0]
-    assert np.abs(mean - one[:2].mean(axis=0)).max() > 1e-2
 
 
 def test_points_end_where_those_of_meru_do():
@@ -206,12 +174,10 @@ def test_points_end_where_those_of_meru_do():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda b, p, t: b.encode_images(p / 255), r"pixels must be uint8 of shape \(n, 32, 32, 3"),
         (lambda b, p, t: b.encode_images(p[:, :16, :16]), r"got uint8 of shape \(4, 16, 16, 3\)"),
         (lambda b, p, t: b.encode_texts(t[:, :5]), r"tokens .* \(n, 12\), got int32 .*\(4, 5\)"),
         (lambda b, p, t: b.encode_texts(t + 1), "tokens must be from 0 to 99, got 1 to 100"),
         (lambda b, p, t: b.prototypes(t, np.zeros(3, int)), "one for each of 4 texts"),
-        (lambda b, p, t: b.prototypes(t, np.zeros(4)), "whole numbers from 0"),
         (lambda b, p, t: b.prototypes(t, 2 * np.arange(4)), r"without gaps, .* got \[0 2 4 6\]"),
     ],
 )
@@ -227,11 +193,9 @@ def test_sizes_of_the_published_model():
     assert read_sizes(shapes) == vars(FULL)
 
 
-def changed(state, **changes):
+def changed(state, changes):
     """The state with other tensors; None removes one."""
-    changes = {key.replace("__", "."): value for key, value in changes.items()}
-    found = {**state, **changes}
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in {**state, **changes}.items() if value is not None}
 
 
 def zeros(*shape):
@@ -241,64 +205,46 @@ def zeros(*shape):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"visual__norm__weight": None}, r"missing: visual\.norm\.weight\."),
-        ({"visual__extra": zeros(3)}, r"unexpected: visual\.extra\."),
-        ({"visual__blocks__4__norm1__bias": zeros(64)}, r"missing: visual\.blocks\.2\.norm1"),
-        ({"visual__blocks__01__norm1__bias": zeros(64)}, r"unexpected: visual\.blocks\.01\.norm1"),
+        ({"visual.blocks.4.norm1.bias": zeros(64)}, r"missing: visual\.blocks\.2\.norm1"),
+        ({"visual.blocks.01.norm1.bias": zeros(64)}, r"unexpected: visual\.blocks\.01\.norm1"),
         (
-            {"visual__norm__bias": zeros(63), "textual__extra": zeros(1), "curv": None},
+            {"visual.norm.bias": zeros(63), "textual.extra": zeros(1), "curv": None},
             r"missing: curv; unexpected: textual\.extra; wrong shape: visual\.norm\.bias \(63,\)",
         ),
-        ({"visual__blocks__0__attn__qkv__weight": zeros(128, 64)}, r"instead of \(192, 64\)"),
-        ({"visual_proj__weight": zeros(47, 64)}, r"textual_proj\.weight \(48, 64\) instead of"),
-        ({"visual__pos_embed": zeros(1, 16, 64)}, "with 16 rows instead of"),
-        ({"visual__pos_embed": zeros(1, 1, 64)}, "with 1 rows instead of"),
+        ({"visual.blocks.0.attn.qkv.weight": zeros(128, 64)}, r"instead of \(192, 64\)"),
+        ({"visual.pos_embed": zeros(1, 16, 64)}, "with 16 rows instead of"),
         ({"curv": np.array(3)}, r"curv of int64 instead of floats"),
         ({"pixel_mean": zeros(3)}, r"pixel_mean \(3,\) instead of \(3, 1, 1\)"),
     ],
 )
 def test_tensors_that_do_not_fit(tmp_path, state, changes, message):
     with pytest.raises(CheckpointError, match=rf"odd\.pth does not hold the tensors .*{message}"):
-        make_backbone(tmp_path / "odd", changed(state, **changes))
+        make_backbone(tmp_path / "odd", changed(state, changes))
     assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
 
 
-def test_other_models(tmp_path, state):
-    plain = changed(state, curv=None, visual_alpha=None, textual_alpha=None)
+def test_clip_is_refused(tmp_path, state):
+    plain = changed(state, dict.fromkeys(("curv", "visual_alpha", "textual_alpha")))
     with pytest.raises(CheckpointError, match=r"is a CLIP checkpoint: .* no hyperboloid"):
         check_tensors(tmp_path, plain)
-    with pytest.raises(CheckpointError, match=r"missing: curv, .*unexpected: fc\.weight"):
-        check_tensors(tmp_path, {"fc.weight": zeros(3)})
-    with pytest.raises(CheckpointError, match=r"visual\.blocks\.0\.norm1\.weight"):
-        check_tensors(tmp_path, {k: v for k, v in state.items() if ".blocks." not in k})
 
 
 @pytest.mark.parametrize(
     ("changes", "options", "match"),
     [
-        ({"curv": np.array(np.nan, "f4")}, {}, "curv must be a logarithm"),
         ({"logit_scale": np.array(100, "f4")}, {}, "logit_scale must be .* got 100"),
-        ({"visual__norm__bias": zeros(64) + np.inf}, {}, r"visual\.norm\.bias is not finite\."),
-        ({"visual__norm__bias": zeros(64) + 1e5}, {"dtype": "float16"}, "not in float16; use"),
+        ({"visual.norm.bias": zeros(64) + np.inf}, {}, r"visual\.norm\.bias is not finite\."),
+        ({"visual.norm.bias": zeros(64) + 1e5}, {"dtype": "float16"}, "not in float16; use"),
         ({}, {"heads": (5, None)}, "image tower of width 64 cannot have 5 heads"),
-        ({}, {"heads": (None, 0)}, "text_heads must be at least 1"),
     ],
 )
 def test_values_that_cannot_be(tmp_path, state, changes, options, match):
     with pytest.raises(ValueError, match=match):
-        make_backbone(tmp_path / "odd", changed(state, **changes), **options)
+        make_backbone(tmp_path / "odd", changed(state, changes), **options)
     assert [p.name for p in tmp_path.iterdir()] == ["odd.pth"]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(NAME, "int8"), ("MERU", "float32")])
-def test_names_and_dtypes_are_checked_first(tmp_path, name, dtype):
-    with pytest.raises(ValueError, match=r"dtype must be one of|name must be .* meru-b/grit"):
-        convert_checkpoint(tmp_path / "missing.pth", tmp_path / "out", name, dtype=dtype)
-
-
-def test_heads_by_width(tmp_path, state):
-    found = make_backbone(tmp_path / "out", state, heads=(None, None))
-    assert (found["image_heads"], found["text_heads"]) == (1, 1)
+def test_heads_by_width(tmp_path):
     wide = dataclasses.replace(SMALL, image_width=384, text_width=384)
     found = make_backbone(tmp_path / "wide", random_state(wide), "meru-s/grit", heads=(None, None))
     assert (found["image_heads"], found["text_heads"]) == (12, 6)
@@ -320,7 +266,6 @@ def test_damaged_folders(tmp_path, folder):
     (tmp_path / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes())
     for damaged, match in (
         ("{", "not a readable backbone"),
-        ("[]", "not a readable backbone"),
         (json.dumps(found), "not a readable backbone"),
         (text.replace('"schema": 1', '"schema": 2'), "schema must be 1, got 2"),
         (text.replace("redcaps", "redcapz"), "does not match its own checksum"),
@@ -333,7 +278,4 @@ def test_damaged_folders(tmp_path, folder):
     weights[-1] ^= 1
     (tmp_path / "weights.safetensors").write_bytes(weights)
     with pytest.raises(CheckpointError, match=r"weights\.safetensors does not match its checksum"):
-        load_backbone(tmp_path)
-    (tmp_path / "weights.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
         load_backbone(tmp_path)

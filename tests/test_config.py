@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hmcl_jax.continual import METHODS, ConfigError, Schedule, TrainConfig, make_method, run_stream
-from hmcl_jax.continual.config import from_mapping, merge, parse_override
+from hmcl_jax.continual.config import from_mapping
 from hmcl_jax.continual.experiment import SEEDS, apply_variant, read_experiment, read_order
 from hmcl_jax.data.pocket import EMBEDDED
 from hmcl_jax.data.synthetic import synthetic_stream
@@ -53,8 +53,8 @@ def test_a_file_sets_everything(tmp_path):
     assert found.train.classification == TrainConfig().classification
     assert found.methods == ("hmcl_mr", "early")
     assert make_method("early", found.settings["early"]).placement == "pre"
-    assert read_experiment(path, methods=["vanilla"], order="seq3").methods == ("vanilla",)
-    assert read_experiment(path, methods=["vanilla"], order="seq3").order == "seq3"
+    other = read_experiment(path, methods=["vanilla"], order="seq3")
+    assert (other.methods, other.order) == (("vanilla",), "seq3")
 
 
 def test_a_variant_lies_on_top_of_its_file(tmp_path):
@@ -87,32 +87,26 @@ def test_defaults_are_the_papers():
     [
         ("train.batches=3", "train.batches is not a setting; known are batch"),
         ("train.batch=1.5", "train.batch must be of type int, got 1.5"),
-        ("train.batch=true", "train.batch must be of type int, got True"),
-        ("train.batch=1", "train: batch must be a whole number of at least 2, got batch = 1"),
+        ("train.batch=1", "train: batch must be a whole number of at least 2"),
+        ("train.batch=2147483648", "below 2**31, got batch = 2147483648"),
         ("train.step=task", "step must be one of epoch, minibatch, got step = 'task'"),
-        (
-            "train.classification.epochs=0",
-            "train.classification: epochs must be a whole number of at least 1",
-        ),
+        ("train.classification.epochs=0", "train.classification: epochs must be"),
         ("train.classification.learning_rate=nan", "learning_rate must be positive and finite"),
         ("train.weight_decay=-1", "weight_decay must be finite and at least 0"),
+        ("train.spike=1", "spike must be finite and above 1, got spike = 1"),
         ("train=3", "train must be a table, got 3"),
         ("methods.hmcl_mr.beta=1", "methods.hmcl_mr: beta must be in [0, 1), got beta = 1.0"),
         ("methods.hmcl_mr.variance=0", "variance must be in (0, 1], got variance = 0"),
-        ("methods.hmcl_mr.gamma=0", "methods.hmcl_mr.gamma is not a setting; known are basis"),
         ("methods.hmcl_rotation.placement=pre", "placement must not be 'pre'"),
         ("methods.mine.beta=0", "[methods.mine] with method = one of them; got 'mine'"),
-        ("methods.x.method=[1]", "with method = one of them; got [1]"),
         ("methods.vanilla.beta=1", "methods.vanilla.beta is not a setting; there are none"),
         ("methods.hmcl_mr=3", "methods must be tables by name, got"),
         ("seed=3", "seed is not a setting; known are stream, seeds"),
-        ("seeds=3", "seeds must be a list of whole numbers, got 3"),
-        ("seeds=[1, 1]", "seeds must be at least one, each once, got [1, 1]"),
-        ("seeds=[]", "seeds must be at least one"),
-        ("seeds=[-1]", "seeds must be whole numbers of at least 0, got -1"),
+        ("seeds=3", "seeds must be different whole numbers of at least 0, got 3"),
+        ("seeds=[1, 1]", "seeds must be different whole numbers of at least 0, got [1, 1]"),
+        ("seeds=[-1]", "seeds must be different whole numbers of at least 0, got [-1]"),
         ("order=3", "order must be a name or a path, got 3"),
         ("train.batch", "A setting is written section.key=value, got 'train.batch'"),
-        (".=1", "A setting is written section.key=value"),
     ],
 )
 def test_mistakes_are_named(override, said):
@@ -124,26 +118,20 @@ def test_mistakes_are_named(override, said):
 def test_unknown_methods_are_named():
     with pytest.raises(ConfigError, match=r"among vanilla, hmcl_mr.*got 'ewca'"):
         read_experiment(methods=["ewca"])
-    with pytest.raises(ConfigError, match="each once"):
-        read_experiment(methods=["vanilla", "vanilla"])
     for name in ("../up", "results.json", "a" * 65, ""):
         with pytest.raises(ConfigError, match="letters, digits, '_' or '-', at most 64"):
             make_method(name, {"method": "vanilla"})
+    twice = ["methods.Vanilla.method=vanilla"]  # file systems may ignore case
     with pytest.raises(ConfigError, match="each once"):
-        read_experiment(
-            overrides=["methods.Vanilla.method=vanilla"], methods=["vanilla", "Vanilla"]
-        )
+        read_experiment(overrides=twice, methods=["vanilla", "Vanilla"])
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [(None, "cannot be read: No such file"), (b"batch = = 3", "not TOML"), (b"\xff", "not TOML")],
-)
-def test_files_that_cannot_be_read(tmp_path, data, said):
+def test_files_that_cannot_be_read(tmp_path):
     path = tmp_path / "experiment.toml"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_experiment(path)
+    path.write_text("batch = = 3")
+    with pytest.raises(ConfigError, match="not TOML"):
         read_experiment(path)
 
 
@@ -155,13 +143,6 @@ def test_orders_are_names_or_files(tmp_path):
         read_order("seq9", ["canonical"])
 
 
-def test_tables_are_merged_by_key():
-    base = {"train": {"batch": 1, "step": "epoch"}, "seeds": [1]}
-    over = merge(base, parse_override("train.batch=2"))
-    assert over == {"train": {"batch": 2, "step": "epoch"}, "seeds": [1]}
-    assert base["train"]["batch"] == 1
-
-
 def test_whole_numbers_are_numbers_but_words_are_not():
     for value in (1, np.float64(1.0)):
         assert from_mapping(TrainConfig(), {"kappa": value}).kappa == 1.0
@@ -171,15 +152,8 @@ def test_whole_numbers_are_numbers_but_words_are_not():
 
 
 def test_a_method_may_have_its_own_training():
-    method = make_method("slow", {"method": "vanilla", "train": {"weight_decay": 0.1}})
-    assert method.described() == {"train": {"weight_decay": 0.1}}
     with pytest.raises(ConfigError, match=r"methods\.slow\.train\.decay is not a setting"):
         make_method("slow", {"method": "vanilla", "train": {"decay": 0.1}})
-    with pytest.raises(ConfigError, match=r"methods\.slow\.train must be a table, got 3"):
-        make_method("slow", {"method": "vanilla", "train": 3})
-
-
-def test_a_methods_own_training_is_used():
     store = synthetic_stream(tasks=1, classes=4, dimension=8, train=40, test=20)
     config = TrainConfig(batch=32, classification=Schedule(2, 0.02))
     decaying = {"decaying": {"method": "vanilla", "train": {"weight_decay": 0.3}}}

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hmcl_jax
 
 DIM = 6
+minimal_rotation = jax.jit(hmcl_jax.minimal_rotation)
+closest_admissible = jax.jit(hmcl_jax.closest_admissible)
+lorentz_defect = jax.jit(hmcl_jax.lorentz_defect)
 
 
 def systems(rng):
@@ -73,23 +74,23 @@ def size(delta):
 def test_steps_are_finite_admissible_and_not_longer(name, dtype, rng):
     _, protection, delta = problem(name, rng, dtype)
     assert finite(protection)
-    before = float(hmcl_jax.lorentz_defect(delta, protection))
+    before = float(lorentz_defect(delta, protection))
     # Images of 1e-6 beside 1: what a rotation of them takes, rounding of the others can ask for.
     condition = 300 if name == "nearly singular heads" else 1
     rounding = 400 * condition * float(jnp.finfo(dtype).eps)
-    for project in (hmcl_jax.minimal_rotation, hmcl_jax.closest_admissible):
+    for project in (minimal_rotation, closest_admissible):
         step = project(delta, protection)
         assert finite(step)
         assert all(x.dtype == dtype for x in step.values())
         assert size(step) <= size(delta) * (1 + rounding)
-        after = float(hmcl_jax.lorentz_defect(step, protection))
+        after = float(lorentz_defect(step, protection))
         assert after <= rounding**2 * max(before, size(delta) ** 2), (after, before)
         again = project(step, protection)
         assert size({m: again[m] - step[m] for m in step}) <= rounding * size(delta)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("variant", ["mr", "ca", "rotation"])
+@pytest.mark.parametrize("variant", ["ca", "rotation"])
 def test_whole_tasks_stay_finite(name, variant, rng):
     heads, protection, delta = problem(name, rng, jnp.float32)
     tx = hmcl_jax.hmcl(0.1, variant)
@@ -100,9 +101,8 @@ def test_whole_tasks_stay_finite(name, variant, rng):
         updates, state = update(delta, state, moved)
         moved = optax.apply_updates(moved, updates)
     assert finite((moved, state))
-    if variant != "ca":  # radii of protected points, which CA keeps to first order only
-        features = systems(np.random.default_rng(0))[name][0]
-        for m, x in features.items():
+    if variant == "rotation":  # CA keeps the radii of protected points to first order only
+        for m, x in systems(np.random.default_rng(0))[name][0].items():
             x = jnp.asarray(x, jnp.float32)
             V = protection.basis[m]
             inside = x @ V @ V.T
@@ -112,48 +112,24 @@ def test_whole_tasks_stay_finite(name, variant, rng):
             np.testing.assert_allclose(radii[1], radii[0], atol=1e-4 * max(largest, 1e-30))
 
 
-made = st.fixed_dictionaries(
-    {
-        "seed": st.integers(0, 2**31),
-        "ranks": st.lists(st.integers(0, 4), min_size=1, max_size=3),
-        "double": st.booleans(),
-        "order": st.randoms(use_true_random=False),
-        "scale": st.floats(-2, 2),
+@pytest.mark.parametrize("ranks", [[0, 4], [2, 0, 3], [1, 4, 2]])
+@pytest.mark.parametrize("scale", [1e-2, 1e2])
+def test_order_of_modalities_and_batches_does_not_matter(x64, rng, ranks, scale):
+    names = [f"m{i}" for i in range(len(ranks))]
+    x = {
+        m: scale * rng.normal(size=(8, rank)) @ rng.normal(size=(rank, 4))
+        for m, rank in zip(names, ranks, strict=True)
     }
-)
-
-
-@settings(max_examples=15, deadline=None)
-@given(made)
-def test_order_of_modalities_and_batches_does_not_matter(made):
-    rng = np.random.default_rng(made["seed"])
-    with jax.enable_x64(made["double"]):
-        dtype = jnp.float64 if made["double"] else jnp.float32
-        names = [f"m{i}" for i in range(len(made["ranks"]))]
-        x = {
-            m: jnp.asarray(
-                10 ** made["scale"] * rng.normal(size=(8, rank)) @ rng.normal(size=(rank, 4)), dtype
-            )
-            for m, rank in zip(names, made["ranks"], strict=True)
-        }
-        heads = {m: jnp.asarray(rng.normal(size=(4, 5)), dtype) for m in names}
-        delta = {m: jnp.asarray(rng.normal(size=(4, 5)), dtype) for m in names}
-        found = []
-        for shuffled in (False, True):
-            order = list(names)
-            if shuffled:
-                made["order"].shuffle(order)
-            moments = hmcl_jax.init_moments({m: heads[m] for m in order})
-            for m in order:
-                parts = (x[m][:3], x[m][3:]) if shuffled else (x[m],)
-                for part in parts:
-                    moments = hmcl_jax.update_moments(moments, {m: part})
-            protection = hmcl_jax.protect(moments, {m: heads[m] for m in order}, 1.0, 0)
-            found.append(hmcl_jax.closest_admissible({m: delta[m] for m in order}, protection))
-            assert {m: int(n) for m, n in protection.rank.items()} == dict(
-                zip(names, made["ranks"], strict=True)
-            )
-        limit = 1e-8 if made["double"] else 2e-2  # of rounded features, weak directions turn
-        assert finite(found)
-        for m in names:
-            np.testing.assert_allclose(found[0][m], found[1][m], atol=limit)
+    heads, delta = ({m: rng.normal(size=(4, 5)) for m in names} for _ in range(2))
+    steps = []
+    for order, cuts in ((names, []), (names[::-1], [3, 5])):
+        moments = hmcl_jax.init_moments({m: jnp.asarray(heads[m]) for m in order})
+        for m in order:
+            for part in np.split(x[m], cuts):
+                moments = hmcl_jax.update_moments(moments, {m: part})
+        protection = hmcl_jax.protect(moments, {m: jnp.asarray(heads[m]) for m in order}, 1.0, 0)
+        steps.append(hmcl_jax.closest_admissible({m: delta[m] for m in order}, protection))
+        assert [int(protection.rank[m]) for m in names] == ranks
+    assert finite(steps)
+    for m in names:
+        np.testing.assert_allclose(steps[0][m], steps[1][m], atol=1e-8)

@@ -23,6 +23,7 @@ from hmcl_jax.evaluation.drift import CONES, MEASURES
 
 K = 10.0
 COMPILED = jax.jit(drift_measures)
+ROUNDING = {"float32": 2e-6, "float64": 1e-14}
 
 
 def anchors(rng, dtype, n=20, d=6, leading=()):
@@ -38,29 +39,22 @@ def rotation(rng, dtype, d=6):
 
 
 def moved(before, general=None, specific=None):
-    """Both modalities, each times a matrix or a factor."""
-
-    def move(x, by):
-        if by is None:
-            return x
-        return jnp.matmul(x, by, precision="highest") if by.ndim == 2 and len(by) == 6 else x * by
-
-    return Anchors(move(before.general, general), move(before.specific, specific))
-
-
-def rounding(dtype):
-    return 2e-6 if dtype == jnp.float32 else 1e-14
+    """Both modalities, each times a matrix."""
+    pairs = zip(before, (general, specific), strict=True)
+    return Anchors(
+        *(x if by is None else jnp.matmul(x, by, precision="highest") for x, by in pairs)
+    )
 
 
 def measures(before, after, K=K):
     return dict(zip(MEASURES, np.asarray(COMPILED(before, after, K)), strict=True))
 
 
-def cones(before, after, kappa=0.1):
+def cones(before, after, kappa):
     return dict(zip(CONES, np.asarray(jax.jit(cone_changes)(before, after, K, kappa)), strict=True))
 
 
-def test_all_measures_of_an_example_computed_by_hand(dtype):
+def test_all_measures_of_an_example_computed_by_hand(dtype, strict_dtypes):
     # K = 16: the time of (3, 0) is 5, of (0, 0) it is 4, of (4 sqrt 8, ...) 12.
     before = Anchors(jnp.array([[3, 0], [0, 3]], dtype), jnp.array([[3, 0], [0, 3]], dtype))
     far = 4 * np.sqrt(8)
@@ -80,27 +74,23 @@ def test_all_measures_of_an_example_computed_by_hand(dtype):
     assert found["radial"].dtype == dtype
 
 
-def test_nothing_drifts_under_a_shared_rotation(rng, dtype):
+def test_what_rotations_change(rng, dtype):
     before, turn = anchors(rng, dtype), rotation(rng, dtype)
     still = Anchors(before.general + 0, before.specific + 0)
     assert set(measures(before, still).values()) == {0}
-    assert max(measures(before, moved(before, turn, turn)).values()) < rounding(dtype)
-
-
-@pytest.mark.parametrize("side", Anchors._fields)
-def test_a_rotation_of_one_modality_shows_between_the_two_only(rng, dtype, side):
-    before, turn = anchors(rng, dtype), rotation(rng, dtype)
-    found = measures(before, moved(before, **{side: turn}))
-    assert max(found["radial"], found["angular"]) < rounding(dtype)
-    assert min(found["cross_modal"], found["paired_distance"]) > 0.1
+    assert max(measures(before, moved(before, turn, turn)).values()) < ROUNDING[dtype.name]
+    for side in Anchors._fields:
+        found = measures(before, moved(before, **{side: turn}))
+        assert max(found["radial"], found["angular"]) < ROUNDING[dtype.name]
+        assert min(found["cross_modal"], found["paired_distance"]) > 0.1
 
 
 def test_a_radial_scaling_is_no_angular_drift(rng, dtype):
     before = anchors(rng, dtype)
     factor = jnp.asarray(rng.uniform(1.2, 2, size=(20, 1)), dtype)
-    for after in (moved(before, factor, factor), moved(before, general=factor)):
-        found = measures(before, after)
-        assert max(found["angular"], found["cross_modal"]) < rounding(dtype)
+    for specific in (before.specific, before.specific * factor):
+        found = measures(before, Anchors(before.general * factor, specific))
+        assert max(found["angular"], found["cross_modal"]) < ROUNDING[dtype.name]
         assert min(found["radial"], found["paired_distance"]) > 0.1
 
 
@@ -112,24 +102,6 @@ def test_points_at_the_origin_have_cosine_0():
     np.testing.assert_allclose([found["angular"], found["cross_modal"]], [0.5, 1])
 
 
-def test_cones_of_an_example_computed_by_hand(dtype):
-    # Half aperture at (2, 0): arcsin(2 * 0.1 * sqrt(10) / 2).
-    texts = jnp.array([[2, 0]] * 4, dtype)
-    inside, outside = [3, 0], [-3, 0]  # exterior angles 0 and pi
-    before = Anchors(texts, jnp.array([inside, inside, outside, outside], dtype))
-    after = Anchors(texts, jnp.array([outside, inside, inside, outside], dtype))
-    after = Anchors(*(x.at[1].set(before.specific[1]) for x in after))  # its own apex: inside
-    found = cones(before, after)
-    aperture = np.arcsin(0.1 * np.sqrt(K))
-    last = np.arcsin(0.2 * np.sqrt(K) / 3)
-    assert [found[name] for name in list(CONES)[:4]] == [0.5, 0.5, 0.25, 0.25]
-    close = {"rtol": 10 * jnp.finfo(dtype).eps}
-    np.testing.assert_allclose(found["excess_before"], np.pi / 2 - aperture, **close)
-    np.testing.assert_allclose(
-        found["excess_after"], np.pi / 2 - (3 * aperture + last) / 4, **close
-    )
-
-
 def test_cones_agree_with_entailment_and_turn_with_all(rng, x64):
     before, after = anchors(rng, "float64", n=200), anchors(rng, "float64", n=200)
     found = cones(before, after, 0.4)
@@ -139,37 +111,20 @@ def test_cones_agree_with_entailment_and_turn_with_all(rng, x64):
     np.testing.assert_allclose(found["outside_after"], 1 - is_.mean())
     np.testing.assert_allclose(found["lost"], (was & ~is_).mean())
     np.testing.assert_allclose(found["gained"], (~was & is_).mean())
+    angles = np.asarray(entailment.exterior_angle(*after, K))
+    apertures = np.asarray(entailment.half_aperture(after.general, K, 0.4))
+    np.testing.assert_allclose(found["excess_after"], np.mean(angles - apertures))
     turn = rotation(rng, "float64")
     turned = cones(before, moved(before, turn, turn), 0.4)
     assert turned["lost"] == turned["gained"] == 0
     np.testing.assert_allclose(turned["excess_after"], turned["excess_before"], rtol=1e-12)
-    same = cones(before, before, 0.4)
-    assert same["excess_after"] == same["excess_before"]
-
-
-@pytest.mark.parametrize("function", [drift_measures, cone_changes])
-def test_leading_axes_are_kept_under_jit_with_strict_dtypes(rng, dtype, strict_dtypes, function):
-    before, after = (anchors(rng, dtype, leading=(2, 3)) for _ in range(2))
-    compiled = jax.jit(function)
-    found = compiled(before, after)
-    assert found.dtype == dtype
-    assert found.shape == (2, 3, len(MEASURES if function is drift_measures else CONES))
-    for place in np.ndindex(2, 3):
-        one = compiled(*(Anchors(*(x[place] for x in y)) for y in (before, after)))
-        np.testing.assert_allclose(found[place], one, rtol=1e-5, atol=1e-6)
 
 
 def test_anchors_that_do_not_match_are_refused():
     two, three = np.ones((2, 4)), np.ones((3, 4))
     with pytest.raises(ValueError, match=r"one shape .*got \(2, 4\), .*\(3, 4\)"):
         drift_measures(Anchors(two, two), Anchors(two, three))
-    with pytest.raises(ValueError, match="with n >= 1"):
-        cone_changes(*[Anchors(np.ones((0, 4)), np.ones((0, 4)))] * 2)
-    with pytest.raises(TypeError, match=r"after\.specific must hold real numbers"):
-        drift_measures(Anchors(two, two), Anchors(two, two > 0))
 
-
-# Streams
 
 STREAM = synthetic_stream(
     tasks=4, classes=4, dimension=6, test=30, modalities=3, retrieval_every=3, overlap=0.7
@@ -177,11 +132,11 @@ STREAM = synthetic_stream(
 SEEDS = (3, 5)
 
 
-def course(last=None):
+def course(last):
     """Heads after each of the four tasks; `last` maps the heads of the third to the fourth."""
     eye = np.repeat(np.eye(6, 7, k=1, dtype=np.float32)[None], len(SEEDS), axis=0)
-    steps = [{"image": eye, "text": eye}] + [{"audio": eye, "image": eye, "text": eye}] * 3
-    return steps if last is None else [*steps[:3], {m: last(m, W) for m, W in steps[2].items()}]
+    whole = {"audio": eye, "image": eye, "text": eye}
+    return [whole, whole, whole, {m: last(m, W) for m, W in whole.items()}]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +145,7 @@ def courses():
     turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     return {
         "vanilla": course(lambda m, W: 2 * W),
-        "still": course(),
+        "still": course(lambda m, W: W),
         "turned": course(lambda m, W: turn @ W),
         "audio": course(lambda m, W: turn @ W if m == "audio" else W),
         "random": [heads_of(STREAM, SEEDS, n, rng) for n in range(1, 5)],
@@ -210,24 +165,19 @@ def of(drift, method):
 
 
 def test_known_heads_give_known_drift(drift):
-    assert drift.values.shape == (5, 2, 3, 4)
+    assert (drift.values.shape, drift.cones.shape) == ((5, 2, 3, 4), (5, 2, 3, 6))
     assert drift.tasks == ("task1", "task2", "task3")
     assert drift.kinds == ("classification", "classification", "retrieval")
     assert drift.anchors == (12, 12, 12)
     assert (of(drift, "still") == 0).all()
     assert np.abs(of(drift, "turned")).max() < 2e-6
-    doubled = dict(zip(MEASURES, np.moveaxis(of(drift, "vanilla"), -1, 0), strict=True))
-    assert doubled["radial"].min() > 0.1
-    assert max(doubled["angular"].max(), doubled["cross_modal"].max()) < 1e-6
-    # Only the second task has audio.
-    heard = of(drift, "audio")
+    doubled = of(drift, "vanilla")
+    assert doubled[..., 0].min() > 0.1
+    assert doubled[..., 1:3].max() < 1e-6
+    heard = of(drift, "audio")  # only the second task has audio
     assert (heard[:, [0, 2]] == 0).all()
     assert (heard[:, 1, [2, 3]] > 0.05).all()
-    assert heard[:, 1, [0, 1]].max() < 2e-6
-    still = drift.cones[1]
-    assert drift.cones.shape == (5, 2, 3, len(CONES))
-    assert (still[..., 2:4] == 0).all()
-    np.testing.assert_array_equal(still[..., [0, 4]], still[..., [1, 5]])
+    assert (drift.cones[1, ..., 2:4] == 0).all()
 
 
 def test_every_entry_equals_numpy_in_float64(courses, drift):
@@ -256,13 +206,12 @@ def test_means_reductions_and_tests(drift):
     np.testing.assert_allclose(drift.reduction("random")[0], 1 - mean[0] / mean[4])
     assert (drift.reduction("random")[1] == 1).all()
     assert np.isnan(drift.reduction("still")[1]).all()
-    gap = drift.values.mean(1)[4] - drift.values.mean(1)[3]
-    assert drift.compare("audio", "random") == [wilcoxon(gap[:, i]) for i in range(4)]
-    gap = drift.values[4, 1] - drift.values[3, 1]
-    assert drift.compare("audio", "random", seed=5) == [wilcoxon(gap[:, i]) for i in range(4)]
+    for seed, of_seeds in ((None, [0, 1]), (5, [1])):
+        gap = (drift.values[4] - drift.values[3])[of_seeds].mean(0)
+        assert drift.compare("audio", "random", seed) == [wilcoxon(gap[:, i]) for i in range(4)]
     with pytest.raises(ValueError, match=r"method must be one of .*'ewc'"):
         drift.compare("ewc")
-    with pytest.raises(ValueError, match=r"seed must be one of \[3, 5\], got seed = 4"):
+    with pytest.raises(ValueError, match="seed = 4"):
         drift.compare("still", seed=4)
 
 
@@ -276,7 +225,6 @@ def test_norms_are_pooled_by_modality(drift):
     np.testing.assert_allclose(texts.task_contraction(1)[0], 2, rtol=1e-6)
     assert np.isnan(sounds.task_contraction(0)).all()
     own = np.linalg.norm(np.asarray(fixed_anchors(STREAM["task2"], 30).specific, float), axis=1)
-    np.testing.assert_allclose(sounds.before[0, 1], own, rtol=1e-6)
     np.testing.assert_allclose(sounds.after[0, 1], 2 * own, rtol=1e-6)
 
 
@@ -293,10 +241,8 @@ def test_a_stopped_seed_is_nan_alone(courses, drift):
 def test_what_cannot_be_measured_or_compared_is_refused(courses, drift):
     heads, tasks = courses["still"], STREAM.tasks
     other = measure_drift("other", heads, tasks, (3, 4), counts=(12, 40))
-    with pytest.raises(ValueError, match=r"one set of seeds.*\[3, 5\].*\[3, 4\] for other"):
+    with pytest.raises(ValueError, match=r"one set of seeds.*\(3, 5\).*\(3, 4\) for \('other'"):
         join_drift([drift, other])
     for few_heads, few_tasks in ((heads[:1], tasks[:1]), (heads[:3], tasks)):
         with pytest.raises(ValueError, match="at least two tasks and the heads after each"):
             measure_drift("still", few_heads, few_tasks, SEEDS)
-    with pytest.raises(ValueError, match=r"counts\[0\] must be at least 1"):
-        measure_drift("still", heads, tasks, SEEDS, counts=(0, 5))

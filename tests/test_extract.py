@@ -1,7 +1,6 @@
 """From collections to a store: right features, and the same bytes however often it was stopped."""
 
 import dataclasses
-import hashlib
 import io
 import itertools
 from pathlib import Path
@@ -13,7 +12,6 @@ from PIL import Image
 from rich.console import Console
 
 from hmcl_jax.backbones.extract import ExtractError, Options, Step, extract_store
-from hmcl_jax.backbones.shards import Shard, Shards, join_shards
 from hmcl_jax.cli.progress import ExtractView
 from hmcl_jax.data.feature_arrays import read_features
 from hmcl_jax.data.image_datasets import open_collection
@@ -45,7 +43,6 @@ class Plain:
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
         self.calls += 1
         assert pixels.dtype == np.uint8
-        assert pixels.shape[1:] == (SIZE, SIZE, 3)
         flat = pixels.reshape(len(pixels), -1) / 255
         return (self.scale * flat @ self.of_pixels).astype(np.float32)
 
@@ -62,10 +59,6 @@ def picture(seed: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
-
-
-def pixels_of(data: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
 @pytest.fixture
@@ -86,19 +79,12 @@ def data(tmp_path: Path) -> Path:
 
 
 def sources(data: Path):
-    prompts = ("a {}.", "the {}.")
-    return [
-        open_collection(data / "animals", prompts=prompts),
-        open_collection(data / "pairs"),
-    ]
+    animals = open_collection(data / "animals", prompts=("a {}.", "the {}."))
+    return [animals, open_collection(data / "pairs")]
 
 
-def digests(store: Path) -> dict[str, str]:
-    files = sorted(path for path in store.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+def contents(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 SMALL = Options(batch=2, shard=2, dtype="float32")
@@ -115,15 +101,12 @@ def test_features_are_the_encoders(data):
     store = read_store(data / "store")
     assert store.fingerprint == fingerprint
     assert (store.backbone, store.K, store.tau) == ("plain/test", 10.0, 0.1)
-    assert not (data / "store.partial").exists()
     encoder, animals = Plain(), store["animals"]
     assert animals.classes == CLASSES
     for split, count in (("train", 5), ("test", 3)):
-        files = [
-            data / "animals" / split / name / f"{k}.png" for name in CLASSES for k in range(count)
-        ]
-        pixels = np.stack([pixels_of(file.read_bytes()) for file in files])
-        expected = encoder.encode_images(pixels)
+        places = itertools.product(CLASSES, range(count))
+        files = [data / "animals" / split / name / f"{k}.png" for name, k in places]
+        expected = encoder.encode_images(np.stack([np.asarray(Image.open(f)) for f in files]))
         np.testing.assert_allclose(animals.arrays[f"{split}_features"], expected, rtol=1e-6)
         labels = np.repeat(np.arange(3), count)
         np.testing.assert_array_equal(animals.arrays[f"{split}_labels"], labels)
@@ -132,44 +115,32 @@ def test_features_are_the_encoders(data):
         np.testing.assert_allclose(animals.arrays["prototypes"][row], expected, rtol=1e-5)
     pairs = store["pairs"].arrays
     texts = encoder.texts(*(f"test {i} {k}" for i in range(4) for k in range(2)))
-    for specific, general in pairs["test_pairs"]:
-        assert specific == general // 2
+    np.testing.assert_array_equal(*(pairs["test_pairs"] // [1, 2]).T)
     np.testing.assert_allclose(pairs["test_general"], texts, rtol=1e-6)
 
 
-class Stop(Exception):
-    pass
-
-
-def stopped(data: Path, out: str, when) -> None:
+def stopped(data: Path, out: str, when, resume: bool = False) -> None:
     """Starts an extraction and stops it at the first step for which `when` is true."""
 
     def stop(step):
         if when(step):
-            raise Stop
+            raise KeyboardInterrupt
 
-    with pytest.raises(Stop):
-        extract(data, out, listener=stop)
+    with pytest.raises(KeyboardInterrupt):
+        extract(data, out, listener=stop, resume=resume)
     assert not (data / out).exists()
 
 
-@pytest.mark.parametrize("moment", [0, 5, 13, 21])
-def test_stopped_and_resumed_it_is_the_same_store(data, moment):
+def test_stopped_and_resumed_it_is_the_same_store(data):
     extract(data, "whole")
-    steps = itertools.count()
-    stopped(data, "again", lambda step: next(steps) >= moment)
+    stopped(data, "again", lambda step: step.done > 5)
+    stopped(data, "again", lambda step: step.task == "pairs", resume=True)
     with pytest.raises(ExtractError, match="--resume"):
         extract(data, "again")
-    extract(data, "again", resume=True)
-    assert digests(data / "again") == digests(data / "whole")
-    assert not (data / "again.partial").exists()
-
-
-def test_finished_shards_are_not_made_again(data):
-    stopped(data, "store", lambda step: step.task == "pairs")
     encoder = Plain()
-    extract(data, "store", resume=True, encoder=encoder)
+    extract(data, "again", resume=True, encoder=encoder)
     assert encoder.calls == 4 + 2  # 7 + 4 pictures of pairs in batches of 2
+    assert contents(data / "again") == contents(data / "whole")
 
 
 def test_damaged_shards_are_made_again(data):
@@ -177,25 +148,19 @@ def test_damaged_shards_are_made_again(data):
     stopped(data, "store", lambda step: (step.task, step.part) == ("pairs", "test pictures"))
     parts = data / "store.partial" / "tasks" / "animals"
     arrays = sorted(parts.rglob("*.npy"))
-    assert len(arrays) > 3
-    arrays[0].write_bytes(arrays[0].read_bytes()[:-1])
-    arrays[1].unlink()
-    arrays[2].with_suffix(".json").write_text("{")
-    changed = bytearray(arrays[3].read_bytes())
+    arrays[0].unlink()
+    arrays[1].with_suffix(".json").write_text("{")
+    changed = bytearray(arrays[2].read_bytes())
     changed[-1] ^= 1
-    arrays[3].write_bytes(changed)
+    arrays[2].write_bytes(changed)
     extract(data, "store", resume=True)
-    assert digests(data / "store") == digests(data / "whole")
+    assert contents(data / "store") == contents(data / "whole")
 
 
 def test_resuming_with_something_else_is_refused(data):
     stopped(data, "store", lambda step: True)
     with pytest.raises(ExtractError, match="another options"):
         extract(data, "store", dataclasses.replace(SMALL, batch=3), resume=True)
-    encoder = Plain()
-    encoder.fingerprint = "1" * 64
-    with pytest.raises(ExtractError, match="another backbone"):
-        extract(data, "store", resume=True, encoder=encoder)
     (data / "animals" / "train" / "cat" / "9.png").write_bytes(picture(99))
     with pytest.raises(ExtractError, match="another tasks"):
         extract(data, "store", resume=True)
@@ -206,13 +171,9 @@ def test_other_files_are_not_overwritten(data):
     with pytest.raises(ExtractError, match="exists already"):
         extract(data, "store")
     assert extract(data, "store", resume=True) == first
-    with pytest.raises(ExtractError, match="exists already"):
-        extract(data, "store", dataclasses.replace(SMALL, batch=3), resume=True)
-    (data / "other.partial").mkdir()
-    (data / "other.partial" / "letter.txt").write_text("dear")
+    write(data / "other.partial" / "letter.txt", "dear")
     with pytest.raises(ExtractError, match="in the way"):
         extract(data, "other", resume=True)
-    assert (data / "other.partial" / "letter.txt").read_text() == "dear"
 
 
 def test_bad_pictures_are_refused_or_skipped_and_counted(data):
@@ -220,38 +181,24 @@ def test_bad_pictures_are_refused_or_skipped_and_counted(data):
     (data / "pairs" / "pictures" / "test1.png").write_bytes(picture(3)[:60])
     with pytest.raises(ValueError, match=r"dog.1\.png"):
         extract(data, "refused")
-    skip = dataclasses.replace(SMALL, on_error="skip")
-    extract(data, "store", skip)
-    extract(data, "ones", dataclasses.replace(skip, batch=1, shard=1))  # a shard of one bad picture
-    store, ones = read_store(data / "store"), read_store(data / "ones")
-    for task in store:
-        for name, array in task.arrays.items():
-            np.testing.assert_allclose(ones[task.name].arrays[name], array, rtol=1e-6)
+    # Some shards hold a bad picture alone.
+    extract(data, "store", dataclasses.replace(SMALL, on_error="skip", batch=1, shard=1))
+    store = read_store(data / "store")
     animals, pairs = store["animals"], store["pairs"]
-    np.testing.assert_array_equal(
-        animals.arrays["train_labels"], [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2]
-    )
+    np.testing.assert_array_equal(animals.arrays["train_labels"], np.repeat([0, 1, 2], [5, 4, 5]))
     assert animals.provenance["skipped_train"].startswith("1 of 15 pictures")
     assert pairs.provenance["skipped_test"].startswith("1 of 4 pictures")
-    np.testing.assert_array_equal(
-        pairs.arrays["test_pairs"], [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
-    )
+    expected = [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
+    np.testing.assert_array_equal(pairs.arrays["test_pairs"], expected)
     texts = Plain().texts(*(f"test {i} {k}" for i in (0, 2, 3) for k in range(2)))
     np.testing.assert_allclose(pairs.arrays["test_general"], texts, rtol=1e-6)
-
-
-def test_features_too_large_for_float16_are_refused(data):
-    with pytest.raises(ExtractError, match="float16"):
-        extract(data, "store", Options(batch=2, shard=2), encoder=Plain(scale=1e7))
 
 
 def test_thumbnails_show_test_samples(data):
     extract(data, "store", dataclasses.replace(SMALL, thumbnails=4))
     animals = read_store(data / "store")["animals"]
     rows = animals.arrays["thumbnail_rows"]
-    assert len(rows) == 4
-    shown = Image.open(io.BytesIO(animals.thumbnail(int(rows[1]))))
-    assert (shown.format, shown.size) == ("JPEG", (96, 96))
+    assert Image.open(io.BytesIO(animals.thumbnail(int(rows[1])))).size == (96, 96)
 
 
 def feature_folder(folder: Path, dimension: int) -> Path:
@@ -268,11 +215,10 @@ def feature_folder(folder: Path, dimension: int) -> Path:
 
 
 def test_features_of_another_encoder(tmp_path):
-    folder = feature_folder(tmp_path / "sounds", DIM)
-    source = read_features(folder, prompts=("the sound of {}.",))
+    source = read_features(feature_folder(tmp_path / "x", DIM), prompts=("the sound of {}.",))
     extract_store(tmp_path / "store", [source], Plain(), name="sound", options=SMALL)
     task = read_store(tmp_path / "store").tasks[0]
-    assert (task.general, task.specific) == ("text", "audio")
+    assert task.specific == "audio"
     expected = Plain().texts("the sound of bell.", "the sound of rain.")
     np.testing.assert_allclose(task.arrays["prototypes"], expected, rtol=1e-6)
 
@@ -280,7 +226,6 @@ def test_features_of_another_encoder(tmp_path):
 def test_one_process_extracts_and_removes_what_a_crash_left(data):
     left = data / ".store.partial-12345"
     left.mkdir()
-    (left / "manifest.json").write_text("{}")
 
     def start_another(step):
         with pytest.raises(ExtractError, match="in use"):
@@ -290,7 +235,7 @@ def test_one_process_extracts_and_removes_what_a_crash_left(data):
     assert not left.exists()
 
 
-def test_classes_that_cannot_be_told_apart_or_read_are_refused(data):
+def test_what_cannot_be_told_apart_read_or_stored_is_refused(data):
     source = open_collection(data / "animals", prompts=("a very, very long beginning of {}.",))
     with pytest.raises(ExtractError, match="'cat' and 'dog' have the same prompts"):
         extract_store(data / "store", [source], Plain(), name="x", options=SMALL)
@@ -298,27 +243,8 @@ def test_classes_that_cannot_be_told_apart_or_read_are_refused(data):
         path.write_bytes(b"no picture")
     with pytest.raises(ExtractError, match="'dog'"):
         extract(data, "skipped", dataclasses.replace(SMALL, on_error="skip"))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("batch", 0), ("shard", 1.5), ("dtype", "int8"), ("on_error", "hope"), ("thumbnails", -1)],
-)
-def test_options_are_checked(name, value):
-    with pytest.raises((TypeError, ValueError), match=name):
-        Options(**{name: value})
-
-
-def test_a_folder_of_shards_is_one_array(tmp_path):
-    shards = Shards(tmp_path / "x", 7, 3)
-    assert [list(shards.span(n)) for n in range(len(shards))] == [[0, 1, 2], [3, 4, 5], [6]]
-    for number in range(3):
-        rows = np.asarray(shards.span(number))
-        shards.write(number, Shard(rows[:, None].astype(np.float32), rows))
-    whole = join_shards([shards.read(number) for number in range(3)])
-    np.testing.assert_array_equal(whole.features[:, 0], np.arange(7))
-    (tmp_path / "x" / "00001.json").unlink()
-    assert shards.read(1) is None
+    with pytest.raises(ExtractError, match="float16"):
+        extract(data, "half", Options(batch=2, shard=2), encoder=Plain(scale=1e7))
 
 
 def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
@@ -330,7 +256,6 @@ def test_sources_that_cannot_become_a_store_are_refused_at_once(data, tmp_path):
         ([pairs, pairs], "'pairs' is given twice"),
         ([dataclasses.replace(animals, name="manifest.json")], r"manifest\.json"),
         ([animals, wide], r"dimension \[7\].* 6;"),
-        ([dataclasses.replace(wide, K=1.0, arrays={})], "dimension"),
     ):
         with pytest.raises(ExtractError, match=match):
             extract_store(data / "store", wrong, Plain(), name="x", options=SMALL)

@@ -1,4 +1,4 @@
-"""Every figure in every format, with odd names; SVG that fits into any page; equal bytes."""
+"""Every figure, with odd names; SVG that fits into any page; equal bytes."""
 
 import itertools
 import re
@@ -6,123 +6,73 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from report_runs import hostile_analysis
 
-from hmcl_jax.evaluation import (
-    Drift,
-    Norms,
-    TreePoints,
-    make_tree,
-    radial_tree,
-    radius_by_depth,
-    relative_change,
-)
 from hmcl_jax.report.figures import style
-from hmcl_jax.report.figures.geometry import draw_depth, draw_drift, draw_norms, draw_radial_tree
-from hmcl_jax.report.figures.scores import draw_methods, draw_retrieval, draw_stages
+from hmcl_jax.report.figures.draw import draw_all
+from hmcl_jax.report.figures.geometry import draw_norms
+from hmcl_jax.report.figures.scores import draw_methods, draw_stages
 from hmcl_jax.report.figures.training import draw_training
-from hmcl_jax.report.tables import RECALL_MEASURES, drift_tables
+from hmcl_jax.report.tables import drift_tables
 
-ODD = ("a $x$ <b> & \"c\" 'd'", "😀 \x00\n" + "long " * 30, "$")
-TASKS = (*ODD, "last")
-KINDS = ("classification", "retrieval", "classification", "retrieval")
-METHODS = ("vanilla", "mine <script>alert(1)</script> $", "hmcl_ca")
-
-
-def scores(rng, seeds=2):
-    R = rng.uniform(0.2, 0.9, size=(len(METHODS), seeds, 4, 4))
-    return np.where(np.tri(4, dtype=bool), R, np.nan)
+FIGURES = {"depth", "drift", "methods", "norms", "radial_tree", "retrieval", "stages", "training"}
+SCORES = {name: {"Overall": np.array([40.0]), "BWT": np.array([-1.0])} for name in ("a $x$", "😀")}
+LONG = tuple(f"hmcl_rotation_{i:02}" + "x" * 50 for i in range(5))
 
 
-def drift(rng, seeds=2):
-    shape = (len(METHODS), seeds)
-    norms = {
-        m: Norms(np.repeat(np.arange(3), 5), *rng.uniform(1, 2, size=(2, *shape, 15)))
-        for m in ("image", "$text$")
-    }
-    return Drift(
-        *(METHODS, tuple(range(seeds)), TASKS[:3], KINDS[:3], (5, 5, 5)),
-        rng.uniform(size=(*shape, 3, 4)),
-        rng.uniform(size=(*shape, 3, 6)),
-        norms,
-    )
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    return hostile_analysis(tmp_path_factory.mktemp("runs"))
 
 
-def points(rng, seeds=2):
-    rows = [(ODD[0], "top"), (ODD[1], "top"), (ODD[2], ODD[0])]
-    tree = make_tree(rows, ODD)
-    before, after = rng.normal(size=(2, len(METHODS), seeds, 4, 5)).astype(np.float32)
-    return TreePoints("task", tree, tree.names, METHODS, tuple(range(seeds)), 10.0, before, after)
+def test_every_figure_fits_into_a_page(hostile, tmp_path):
+    draw_all(hostile, tmp_path / "figures", ["svg"])
+    paths = {path.stem: path for path in (tmp_path / "figures").iterdir()}
+    assert paths.keys() == FIGURES
+    for path in paths.values():
+        svg = path.read_text("utf8")
+        root = ElementTree.fromstring(svg)
+        assert style.INK in svg
+        assert "&lt;img src=x" in svg
+        assert next(e.text for e in root.iter() if e.tag.endswith("title"))
 
 
-def details(rng, seeds=2):
-    return [
-        [{name: rng.uniform(size=seeds) for name in RECALL_MEASURES} for _ in range(t + 1)]
-        for t in range(4)
-    ]
+def test_no_title_is_cut_or_covers_another(tmp_path, monkeypatch):
+    found = hostile_analysis(tmp_path / "runs", LONG[:3], names=LONG, seeds=(3,))
+    real, seen = style.save, []
+
+    def look(figure, files):
+        figure.canvas.draw()
+        titles = [axes.title for axes in figure.axes if axes.get_title()]
+        boxes = [title.get_window_extent() for title in (figure._suptitle, *titles)]
+        for box in boxes:
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        seen.append(figure)
+        real(figure, files)
+
+    monkeypatch.setattr(style, "save", look)
+    draw_all(found, tmp_path / "figures", [])
+    assert len(seen) >= len(FIGURES)
 
 
-def stages(rng, path, seeds=2):
-    R = scores(rng, seeds)
-    R[:, :, 1, 1] = 0
-    change = relative_change(R).mean(axis=1)
-    draw_stages(dict(zip(METHODS, change, strict=True)), TASKS, KINDS, path)
-
-
-def methods(rng, path, seeds=2):
-    columns = ("Overall", "BWT")
-    draw_methods({m: {c: rng.normal(size=seeds) for c in columns} for m in METHODS}, path)
-
-
-def retrieval(rng, path, seeds=2):
-    tasks = {i: name for i, name in enumerate(TASKS) if KINDS[i] == "retrieval"}
-    draw_retrieval({m: details(rng, seeds) for m in METHODS}, tasks, path)
-
-
-def training(rng, path, seeds=2):
-    losses = {m: [rng.uniform(size=(seeds, 3)).tolist()] * 4 for m in METHODS}
+def test_logs_of_training_and_scores_of_zero_are_drawn(rng, tmp_path):
     names = ("defect_before", "defect_after", "rotation", "anchor_distance", "anchor_bound")
-    log = {n: rng.uniform(size=(seeds, 3)) for n in names} | {"rank_$a$": [3.0] * seeds}
-    log["defect_after"] = np.zeros((seeds, 3))
-    draw_training(losses, {METHODS[2]: [{}, log, log, log]}, TASKS, path)
-
-
-def depth(rng, path, seeds=2):
-    made = points(rng, seeds)
-    radii = np.linalg.norm(np.stack([made.before, made.after], axis=2), axis=-1)
-    draw_depth(METHODS, radius_by_depth(made.tree, radii, made.names), path, ODD[0])
-
-
-FIGURES = {
-    "stages": stages,
-    "methods": methods,
-    "retrieval": retrieval,
-    "training": training,
-    "drift": lambda rng, path, seeds=2: draw_drift(drift(rng, seeds), path),
-    "norms": lambda rng, path, seeds=2: draw_norms(drift(rng, seeds), path),
-    "tree": lambda rng, path, seeds=2: draw_radial_tree(
-        radial_tree(points(rng, seeds)), path, ODD[0]
-    ),
-    "depth": depth,
-}
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_fits_into_a_page(name, tmp_path):
-    path = tmp_path / f"{name}.svg"
-    FIGURES[name](np.random.default_rng(0), path, seeds=1 if name in ("drift", "depth") else 2)
-    svg = path.read_text("utf8")
-    root = ElementTree.fromstring(svg)
-    assert style.INK in svg
-    assert "mine &lt;script&gt;" in svg
-    assert next(e.text for e in root.iter() if e.tag.endswith("title"))
-    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert not tags & {"script", "foreignObject"}
+    log = {n: rng.uniform(size=(2, 3)) for n in names} | {"rank_$a$": [3.0, 3.0]}
+    log["defect_after"] = np.tile([0.0, 1e-3, 1.0], (2, 1))
+    losses = {"m": [rng.uniform(size=(2, 3)).tolist()] * 4}
+    draw_training(losses, {"m": [{}, log, log, log]}, "abcd", tmp_path / "training.svg")
+    svg = (tmp_path / "training.svg").read_text("utf8")
+    assert "0 is drawn at the lower edge" in svg
+    assert "protected rank" in svg
+    change = {"m": np.array([[0.0, np.nan], [-3.0, np.nan]])}
+    draw_stages(change, "ab", ("classification",) * 2, tmp_path / "stages.svg")
+    assert "Hatched: score 0 when learned" in (tmp_path / "stages.svg").read_text("utf8")
 
 
 def test_the_same_numbers_give_the_same_bytes_in_every_format(tmp_path):
     for name in "ab":
-        paths = [tmp_path / f"{name}.{ending}" for ending in ("pdf", "png", "svg")]
-        methods(np.random.default_rng(0), paths, seeds=1)
+        draw_methods(SCORES, [tmp_path / f"{name}.{ending}" for ending in ("pdf", "png", "svg")])
     contents = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
     assert contents[:3] == contents[3:]
     assert [content[:5] for content in contents[:3]] == [b"%PDF-", b"\x89PNG\r", b"<?xml"]
@@ -139,44 +89,15 @@ def test_a_method_in_several_folders_keeps_its_colour_in_other_shades_and_marker
     assert style.looks(["b/vanilla"])["b/vanilla"] == found["vanilla"]
 
 
-LONG = tuple(f"pocket8/hmcl_rotation_{i:02}" + "x" * 42 for i in range(5))
-
-
-def boxes(figure):
-    """Where titles are, in pixels: of the figure, and of its panels from left to right."""
-    figure.canvas.draw()
-    panels = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
-    return figure.bbox, [figure._suptitle.get_window_extent(), *panels]
-
-
-@pytest.mark.parametrize(
-    "name", ["stages", "methods", "retrieval", "drift", "norms", "tree", "depth"]
-)
-def test_no_title_is_cut_or_covers_another(name, tmp_path, monkeypatch):
-    held = []
-    monkeypatch.setattr(style, "save", lambda figure, path, *more: held.append(boxes(figure)))
-    for what in ("METHODS", "TASKS"):
-        monkeypatch.setitem(globals(), what, LONG[: 3 if what == "METHODS" else 4])
-    monkeypatch.setitem(globals(), "ODD", LONG[:3])
-    FIGURES[name](np.random.default_rng(0), tmp_path / "f.png")
-    ((whole, titles),) = held
-    for title in titles:
-        assert whole.x0 <= title.x0, title
-        assert title.x1 <= whole.x1, title
-    for one, other in itertools.combinations(titles, 2):
-        assert not one.overlaps(other)
-
-
-def test_the_figure_of_norms_says_the_medians_of_the_table(tmp_path):
-    found = drift(np.random.default_rng(0), seeds=3)
-    draw_norms(found, tmp_path / "n.svg")
+def test_the_figure_of_norms_says_the_medians_of_the_table(hostile, tmp_path):
+    draw_norms(hostile.drift, tmp_path / "n.svg")
     texts = re.findall(r">([\d.]+)</text>", (tmp_path / "n.svg").read_text("utf8"))
-    for row in drift_tables(found)["norms"].rows[1:]:
+    for row in drift_tables(hostile.drift)["norms"].rows[1:]:
         for cell in row[1:]:
             assert cell.split()[0] in texts
 
 
 def test_a_wrong_ending_is_refused_before_anything_is_drawn(tmp_path):
     with pytest.raises(ValueError, match=r"path must end in .*, got .*x\.bmp"):
-        methods(np.random.default_rng(0), [tmp_path / "x.png", tmp_path / "x.bmp"])
+        draw_methods(SCORES, [tmp_path / "x.png", tmp_path / "x.bmp"])
     assert not list(tmp_path.iterdir())

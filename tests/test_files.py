@@ -60,17 +60,14 @@ def test_folders_are_removed_unless_they_are_moved(tmp_path):
                 _files.replace_folder(path, partial)
         assert names(path.parent) == ["folder"] * moved
     assert names(path) == ["file"]
-
-
-def test_a_killed_process_of_the_same_number_is_no_obstacle(tmp_path):
-    path = tmp_path / "folder"
-    for left in ("folder", f".folder.partial-{os.getpid()}", f".folder.old-{os.getpid()}"):
-        (tmp_path / left).mkdir()
-        (tmp_path / left / "left").touch()
+    # What a killed process with the same number left is no obstacle.
+    for left in (f".folder.partial-{os.getpid()}", f".folder.old-{os.getpid()}"):
+        (path.parent / left).mkdir()
+        (path.parent / left / "left").touch()
     with _files.partial_folder(path) as partial:
         assert names(partial) == []
         _files.replace_folder(path, partial)
-    assert names(tmp_path) == ["folder"]
+    assert names(path.parent) == ["folder"]
     assert names(path) == []
 
 

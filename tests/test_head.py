@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 import hmcl_jax
 from hmcl_jax import lorentz
@@ -53,7 +52,7 @@ def test_flax_module_trains_and_its_head_is_found(rng):
     moments = hmcl_jax.update_moments(
         hmcl_jax.init_moments(params, paths), {"image": image, "text": text}
     )
-    protection = hmcl_jax.protect(moments, params, heads=paths)
+    protection = hmcl_jax.protect(moments, heads)
     state = hmcl_jax.begin_task(tx.init(params), params, protection)
 
     def loss(params):
@@ -76,15 +75,3 @@ def test_flax_module_takes_K_and_dtype(rng):
     W = jnp.array(rng.normal(size=(4, 5)), jnp.float32)
     ours = module.apply({"params": {"W": W}}, x)
     np.testing.assert_allclose(ours, hmcl_jax.apply_head(W, x, K=2.0), rtol=1e-6)
-
-
-def test_select_heads_names_what_is_missing_or_misshapen():
-    tree = {"params": {"image": hmcl_jax.identity_head(3), "scale": jnp.ones(())}}
-    with pytest.raises(ValueError, match=r"heads\['text'\] = 'params/text'.*params/image"):
-        hmcl_jax.select_heads(tree, {"text": "params/text"})
-    with pytest.raises(
-        ValueError, match=r"'params/scale'.*got shape \(\).*heads=\{modality: path\}"
-    ):
-        hmcl_jax.select_heads(tree)
-    with pytest.raises(ValueError, match="one dimension"):
-        hmcl_jax.select_heads({"a": hmcl_jax.identity_head(3), "b": hmcl_jax.identity_head(4)})

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hmcl_jax.evaluation.hierarchy import (
-    chance_scores,
-    hierarchy_scores,
-    make_tree,
-    radius_by_depth,
-)
+from hmcl_jax.evaluation import chance_scores, hierarchy_scores, make_tree, radius_by_depth
 
 ROWS = [
     *(("cat", "feline"), ("lion", "feline"), ("dog", "canine")),
@@ -64,8 +59,7 @@ def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
         while node in above:
             node = above[node]
             ancestors[name].append(node)
-    pairs = rng.integers(len(classes), size=(300, 2))
-    for p, t in pairs:
+    for p, t in rng.integers(len(classes), size=(100, 2)):
         found = hierarchy_scores(tree, [p], [t])
         plain = hierarchy_scores(tree, [p], [t], correct_lca=0)
         a, b = classes[p], classes[t]
@@ -86,58 +80,17 @@ def test_measures_equal_searches_in_random_trees(rng, nodes, leaves_only):
         assert found["top1"] == (p == t)
 
 
-def test_a_tree_computed_by_hand(tree):
-    # cat for lion: siblings. cat for dog: up to animal. car for cat: up to thing. lion: right.
-    found = hierarchy_scores(tree, [0, 0, 3, 1], [1, 2, 0, 1])
-    by_hand = {
-        "top1": [0, 0, 0, 1],
-        "tie": [2, 4, 4, 0],
-        "lca": [1, 2, 1, 1],
-        "jaccard": [3 / 3, 2 / 4, 1 / 3, 1],
-        "precision": [3 / 3, 2 / 3, 1 / 1, 1],
-        "recall": [3 / 3, 2 / 3, 1 / 3, 1],
-    }
-    assert tuple(found) == MEASURES == tuple(by_hand)
-    for name, values in by_hand.items():
-        np.testing.assert_allclose(found[name], np.mean(values))
-    assert hierarchy_scores(tree, [1], [1], correct_lca=0)["lca"] == 0
-
-
 def test_seeds_are_scored_one_by_one(tree, rng):
     predicted, actual = rng.integers(4, size=(3, 50)), rng.integers(4, size=50)
     found = hierarchy_scores(tree, predicted, actual)
-    own = hierarchy_scores(tree, predicted, np.broadcast_to(actual, (3, 50)))
     alone = [hierarchy_scores(tree, row, actual) for row in predicted]
     for name in MEASURES:
         assert found[name].dtype == np.float64
         np.testing.assert_array_equal(found[name], [scores[name] for scores in alone])
-        np.testing.assert_array_equal(found[name], own[name])
 
 
-def test_classes_may_lie_above_each_other():
-    tree = make_tree([("dog", "animal"), ("puppy", "dog")], ["animal", "dog", "puppy"])
-    assert hierarchy_scores(tree, [1], [2])["tie"] == 1
-    # Published: no class is its own ancestor, so puppy and dog first meet in animal.
-    assert [hierarchy_scores(tree, [p], [2])["lca"] for p in range(3)] == [1, 1, 1]
-    assert [hierarchy_scores(tree, [p], [2], 0)["lca"] for p in range(3)] == [0, 0, 0]
-    assert [hierarchy_scores(tree, [2], [t], 0)["lca"] for t in range(3)] == [2, 1, 0]
-    # The root has no ancestors; none of them is wrong, and all are found.
-    assert hierarchy_scores(tree, [0], [0])["jaccard"] == 1
-    assert hierarchy_scores(tree, [0], [2])["precision"] == 1
-    assert hierarchy_scores(tree, [0], [2])["recall"] == 0
-
-
-def test_the_order_of_rows_and_classes_does_not_matter(tree, rng):
-    rows = [ROWS[i] for i in rng.permutation(len(ROWS))]
-    order = rng.permutation(4)
-    other = make_tree([*rows, rows[0]], [CLASSES[i] for i in order])
-    assert other.names == tree.names
-    assert other.rows == tree.rows == tuple(sorted(ROWS))
-    assert other.root == tree.root == "thing"
-    np.testing.assert_array_equal(other.shared, tree.shared[np.ix_(order, order)])
-
-
-def test_a_new_root_takes_what_has_none():
+def test_a_new_root_takes_what_has_none(tree):
+    assert (tree.root, tree.rows) == ("thing", tuple(sorted(ROWS)))
     rows = [("cat", "animal"), ("car", "vehicle")]
     tree = make_tree(rows, ["cat", "car", "digit"], root="thing")
     assert tree.root == "thing"
@@ -145,6 +98,8 @@ def test_a_new_root_takes_what_has_none():
     assert depths == {"thing": 0, "animal": 1, "vehicle": 1, "digit": 1, "cat": 2, "car": 2}
     assert make_tree([("cat", "animal")], ["cat"], root="animal").rows == (("cat", "animal"),)
     assert make_tree([], ["a", "b"], root="all").rows == (("a", "all"), ("b", "all"))
+    with pytest.raises(ValueError, match=r"root = 'cat'.*'animal'"):
+        make_tree(rows, ["cat"], root="cat")
 
 
 @pytest.mark.parametrize(
@@ -153,15 +108,14 @@ def test_a_new_root_takes_what_has_none():
         ([*ROWS, ("cat", "thing")], CLASSES, r"one parent, got 'feline' and 'thing' for 'cat'"),
         ([*ROWS, ("thing", "cat")], CLASSES, r"no cycle, got one through '(cat|feline|animal|th)"),
         ([*ROWS, ("a", "b"), ("b", "a")], CLASSES, r"no cycle, got one through '[ab]'"),
-        ([("me", "me")], ["me"], r"no cycle, got one through 'me'"),
-        (ROWS, [*CLASSES, "ship"], r"got none with 'ship' \(1 of 5 are missing\); root='...'"),
-        ([], ["cat"], r"got none with 'cat'"),
-        ([*ROWS, ("x", "y")], CLASSES, r"one root, got 2, among them 'thing' and 'y'; root="),
+        (ROWS, [*CLASSES, "ship"], "got none with 'ship'; root='...'"),
+        ([*ROWS, ("x", "y")], CLASSES, r"one root, got \['thing', 'y'\]; root="),
         (ROWS, ["cat", "dog", "cat"], r"each class once, got 'cat' 2 times"),
+        (ROWS, "cat", "classes must be a list"),
     ],
 )
 def test_what_is_no_tree_is_refused_by_name(rows, classes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make_tree(rows, classes)
 
 
@@ -179,15 +133,12 @@ def test_radius_by_depth_equals_loops(tree, rng):
 
 def test_radius_of_some_nodes_in_any_order(tree):
     found = radius_by_depth(tree, [3.0, 1.0, 2.0], ["cat", "thing", "animal"])
-    np.testing.assert_array_equal(found.depths, [0, 1, 3])
-    np.testing.assert_array_equal(found.means, [1, 2, 3])
+    assert (found.depths.tolist(), found.means.tolist()) == ([0, 1, 3], [1, 2, 3])
     assert found.correlation == 1
     with pytest.raises(ValueError, match="names must be nodes of the tree, got 'ship'"):
         radius_by_depth(tree, [1.0], ["ship"])
     with pytest.raises(ValueError, match=r"radii must have shape \(\.\.\., 8\)"):
         radius_by_depth(tree, [1.0])
-    with pytest.raises(ValueError, match="radii must be finite, got NaN or infinity for 'cat'"):
-        radius_by_depth(tree, [1.0, np.nan], ["dog", "cat"])
 
 
 def test_chance_is_the_mean_over_all_pairs_of_classes(tree):
@@ -199,27 +150,14 @@ def test_chance_is_the_mean_over_all_pairs_of_classes(tree):
 @pytest.mark.parametrize(
     ("predicted", "actual", "message"),
     [
-        ([[0, 1], [2, 4]], [0, 1], r"predicted\[1, 1\] must be in \[0, 4\), got 4"),
-        ([0, 1], [0, -1], r"actual\[1\] must be in \[0, 4\), got -1"),
+        ([[0, 1], [2, 4]], [0, 1], r"predicted must be in \[0, 4\), got 4"),
+        ([0, 1], [0, -1], r"actual must be in \[0, 4\), got -1"),
         ([0, 1], [0, 1, 2], r"shapes \(\.\.\., n\) and \(n,\).*got \(2,\) and \(3,\)"),
-        (np.zeros(0, int), np.zeros(0, int), r"n >= 1, got \(0,\)"),
-        (1, 1, r"got \(\) and \(\)"),
         ([0.0], [0], "predicted must hold whole numbers"),
     ],
 )
 def test_wrong_labels_are_refused(tree, predicted, actual, message):
     with pytest.raises((TypeError, ValueError), match=message):
         hierarchy_scores(tree, predicted, actual)
-
-
-def test_wrong_arguments_are_refused(tree):
-    with pytest.raises(ValueError, match=r"root = 'cat'.*'feline'"):
-        make_tree(ROWS, CLASSES, root="cat")
-    with pytest.raises(TypeError, match="rows must be"):
-        make_tree([("a", 1)], ["a"])
-    with pytest.raises(TypeError, match="classes must be a list"):
-        make_tree(ROWS, "cat")
-    with pytest.raises(TypeError, match="tree must be a Tree"):
-        chance_scores(ROWS)
     with pytest.raises(ValueError, match="correct_lca = 2"):
         hierarchy_scores(tree, [0], [0], 2)

@@ -1,8 +1,5 @@
 """Measures of a score matrix against hand-computed examples, and which matrices are refused."""
 
-import json
-import statistics
-
 import numpy as np
 import pytest
 
@@ -15,18 +12,12 @@ from hmcl_jax.evaluation import (
     is_complete,
     overall,
     relative_change,
-    summary,
 )
 
 NAN = np.nan
 # Task 0 falls from 80 to 60, task 1 rises from 90 to 95, task 2 is last.
 R = np.array([[80, NAN, NAN], [70, 90, NAN], [60, 95, 50]])
 MEASURES = (overall, backward_transfer, forgetting, immediate)
-
-
-def random_matrices(rng, *leading, tasks=4):
-    scores = rng.uniform(size=(*leading, tasks, tasks))
-    return np.where(np.tri(tasks, dtype=bool), scores, NAN)
 
 
 def changed(t, i, value):
@@ -38,10 +29,11 @@ def test_measures_of_a_matrix_computed_by_hand():
     np.testing.assert_allclose(immediate(R), (80 + 90 + 50) / 3)
     np.testing.assert_allclose(forgetting(R), (20 - 5) / 2)
     np.testing.assert_allclose(backward_transfer(R), (-20 + 5 + 0) / 3)  # of all three tasks
+    assert all(callable(getattr(evaluation, name)) for name in CONVENTIONS)
 
 
 def test_measures_equal_loops_and_keep_leading_axes(rng):
-    scores = random_matrices(rng, 2, 3)
+    scores = np.where(np.tri(4, dtype=bool), rng.uniform(size=(2, 3, 4, 4)), NAN)
     for measure in MEASURES:
         assert measure(scores).shape == (2, 3)
     for place in np.ndindex(2, 3):
@@ -66,54 +58,20 @@ def test_a_matrix_is_complete_if_it_is_finite_where_seen_and_nan_elsewhere():
     np.testing.assert_array_equal(is_complete([R, changed(2, 2, NAN)]), [True, False])
 
 
-def test_summary_is_the_mean_and_the_sample_deviation_over_seeds(rng):
-    scores = random_matrices(rng, 5)
-    found = summary(scores)
-    assert found.seeds == 5
-    for measure in MEASURES:
-        values = [float(measure(m)) for m in scores]
-        mean, std = getattr(found, measure.__name__)
-        np.testing.assert_allclose(mean, statistics.mean(values))
-        np.testing.assert_allclose(std, statistics.stdev(values))
-
-
-def test_a_single_seed_has_no_deviation_and_every_measure_a_convention():
-    found = summary(R[None])
-    assert found.overall == (float(overall(R)), None)
-    json.dumps(found, allow_nan=False)
-    assert {*CONVENTIONS, "seeds"} == set(found._fields)
-    assert all(callable(getattr(evaluation, name)) for name in CONVENTIONS)
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 0)])
-def test_matrices_that_are_not_square_are_refused(shape):
-    for measure in (overall, is_complete, summary):
-        with pytest.raises(ValueError, match=r"must have shape .* T, T.*got shape \("):
-            measure(np.ones(shape))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (changed(2, 1, NAN), r"R\[2, 1\], the score on task 1 after task 2, must be finite, got n"),
-        (changed(0, 0, np.inf), r"R\[0, 0\].*must be finite, got inf; finish the run"),
-        (changed(1, 2, 0.0), r"R\[1, 2\].*must be NaN.*got 0\.0; use np\.where\(np\.tri\(3\)"),
+        (changed(2, 1, NAN), r"R\[2, 1\], the score on task 1 after task 2, .* finite, got nan"),
+        (changed(1, 2, 0.0), r"R\[1, 2\].*must be NaN.*got 0\.0"),
         ([R, changed(1, 0, NAN)], r"R\[1, 1, 0\], the score on task 0 after task 1"),
+        (np.ones(3), r"\(\.\.\., T, T\).*got shape \(3,\)"),
+        (np.ones((0, 0)), r"got shape \(0, 0\)"),
+        ([["0.5"]], "R must hold real numbers"),
     ],
 )
-def test_incomplete_matrices_are_refused_with_the_entry(wrong, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_matrices_are_refused(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         overall(wrong)
-
-
-def test_summary_refuses_what_is_not_one_matrix_per_seed():
-    for wrong in (R, np.ones((2, 2, 1, 1)), np.ones((0, 1, 1))):
-        with pytest.raises(ValueError, match=r"R_per_seed must have shape \(seeds, T, T\)"):
-            summary(wrong)
-    with pytest.raises(ValueError, match=r"R_per_seed\[1, 2, 2\]"):
-        summary([R, changed(2, 2, NAN)])
-    with pytest.raises(TypeError, match="R_per_seed must hold real numbers, got dtype"):
-        summary([["0.5"]])
 
 
 def test_relative_change_is_in_percent_of_the_score_when_learned():
@@ -123,5 +81,3 @@ def test_relative_change_is_in_percent_of_the_score_when_learned():
     np.testing.assert_allclose(
         relative_change([R, nothing])[1], [[0, NAN, NAN], [-12.5, NAN, NAN], [-25, NAN, 0]]
     )
-    with pytest.raises(ValueError, match="must be finite"):
-        relative_change(changed(2, 0, NAN))

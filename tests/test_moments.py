@@ -39,10 +39,9 @@ def test_counts_repeat_rows_and_skip_padding(dtype, rng):
     repeated = hmcl_jax.update_moments(empty(dtype=dtype), {"image": np.repeat(x, counts, axis=0)})
     counted = hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": counts})
     assert_equal(counted, repeated, 1e-5 if dtype == jnp.float32 else 1e-13)
-    with pytest.raises(ValueError, match=r"counts\['image'\] must be integers of shape \(6,\)"):
-        hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": counts[:5]})
-    with pytest.raises(ValueError, match="must be integers"):
-        hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": x[:, 0]})
+    for wrong in (counts[:5], x[:, 0]):
+        with pytest.raises(ValueError, match=r"counts\['image'\] must be integers of shape \(6,\)"):
+            hmcl_jax.update_moments(empty(dtype=dtype), {"image": x}, counts={"image": wrong})
 
 
 def test_batches_order_and_merging_do_not_matter(x64, rng):
@@ -85,59 +84,16 @@ def test_ended_tasks_are_averaged(x64, rng):
     np.testing.assert_allclose(moments.total["image"], totals, rtol=1e-12)
 
 
-def test_updates_work_under_jit(rng):
-    x = np.float32(rng.normal(size=(8, 5)))
-    jitted = jax.jit(hmcl_jax.update_moments)(empty(), {"image": x})
-    assert_equal(jitted, hmcl_jax.update_moments(empty(), {"image": x}), 1e-6)
-
-
-def test_moments_keep_their_dtype(x64, rng):
-    moments = hmcl_jax.update_moments(empty(dtype=jnp.float32), {"image": rng.normal(size=(8, 5))})
-    assert moments.total["image"].dtype == jnp.float32
-
-
-def test_lifted_bfloat16_features_are_on_the_hyperboloid_up_to_their_rounding(rng):
-    x = jnp.array(lift(rng.normal(size=(8, 5))), jnp.bfloat16)
-    hmcl_jax.update_moments(empty(), {"image": x})
-
-
-def test_bfloat16_features_are_summed_in_float32(rng):
-    x = jnp.array(rng.normal(size=(8, 5)), jnp.bfloat16)
-    moments = hmcl_jax.update_moments(empty(dtype=jnp.bfloat16), {"image": x})
-    assert moments.total["image"].dtype == jnp.float32
-
-
-def subspace(moments, heads, **options):
-    protection = hmcl_jax.protect(moments, heads, **options)
-    rank = int(protection.rank["image"])
-    return rank, np.asarray(protection.basis["image"], float)[:, :rank]
-
-
-def sine(a, b):
-    """Of the largest angle between two subspaces."""
-    return np.linalg.norm(a - b @ (b.T @ a), 2)
-
-
-def test_a_hundred_million_samples_with_large_counts(rng):
-    turned = np.linalg.qr(rng.normal(size=(8, 8)))[0]
-    heads = hmcl_jax.identity_heads(["image"], dim=8)
-    found = []
-    features = rng.normal(size=(100, 50, 8)) * 0.5 ** np.arange(8) @ turned.T
-    features = features.astype(np.float32)
-    for double in (False, True):
-        with jax.enable_x64(double):
-            like = {
-                m: np.asarray(W, np.float64 if double else np.float32) for m, W in heads.items()
-            }
-            moments = hmcl_jax.init_moments(like)
-            for x in features:
-                counts = {"image": np.full(50, 20_000, np.int32)}
-                moments = hmcl_jax.update_moments(moments, {"image": x}, counts=counts)
-            assert int(moments.samples["image"]) == 100_000_000
-            found.append(subspace(moments, like, variance=0.999))
-    (rank, V), (exact_rank, exact) = found
-    assert rank == exact_rank == 5
-    assert sine(V, exact) < 1e-4
+def test_moments_keep_their_dtype_but_sum_in_float32_at_least(x64, rng):
+    x = rng.normal(size=(8, 5))
+    # Lifted features in bfloat16 are on the hyperboloid up to their rounding.
+    for dtype, features in (
+        (jnp.float32, x),
+        (jnp.bfloat16, jnp.array(x, jnp.bfloat16)),
+        (jnp.float32, jnp.array(lift(x), jnp.bfloat16)),
+    ):
+        moments = hmcl_jax.update_moments(empty(dtype=dtype), {"image": features})
+        assert moments.total["image"].dtype == jnp.float32
 
 
 def test_single_samples_count_after_a_hundred_million(rng):
@@ -153,9 +109,11 @@ def test_single_samples_count_after_a_hundred_million(rng):
 
     moments = jax.jit(lambda moments: jax.lax.fori_loop(0, 20_000, one, moments))(moments)
     assert int(moments.samples["image"]) == 100_020_000
-    rank, V = subspace(moments, heads, variance=0.9999)
-    assert rank == 3
-    assert sine(turned[:, :3].astype(float), V) < 1e-3
+    protection = hmcl_jax.protect(moments, heads, variance=0.9999)
+    assert int(protection.rank["image"]) == 3
+    V = np.float64(protection.basis["image"])[:, :3]
+    outside = turned[:, :3] - V @ (V.T @ turned[:, :3])
+    assert np.linalg.norm(outside, 2) < 1e-3  # sine of the largest angle
     energy = float(new[0] @ moments.total["image"][1:, 1:] @ new[0]) / 9
     np.testing.assert_allclose(energy, 20_000 * 9, rtol=0.05)
     both = hmcl_jax.merge_moments(moments, moments)

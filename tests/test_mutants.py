@@ -23,12 +23,9 @@ def test_what_counts_as_a_mutant():
         column = lines[line - 1].index(text)
         return counts(operator, (line, column), (line, column + len(text)))
 
-    assert not at(1, "|")
-    for line, annotation in ((1, "int | None"), (1, "int | str"), (2, "int | None")):
-        assert not at(line, annotation, "NumberReplacer")
-    assert not at(4, "+")  # texts of errors
-    assert not at(5, "-")
-    assert not at(1, "*")  # not a product
+    # Annotations, texts of errors, and what is not a product.
+    for place in ((1, "|"), (2, "int | None"), (4, "+"), (5, "-"), (1, "*")):
+        assert not at(*place)
     assert at(6, "|")
     assert at(1, "2", "NumberReplacer")
     assert at(3, "!=", "ReplaceComparisonOperator_NotEq_Lt")

@@ -5,17 +5,15 @@ import dataclasses
 import io
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
-from report_runs import ATTACK, HOSTILE, hostile_store, make_runs
+from report_runs import ATTACK, HOSTILE, METHODS, hostile_analysis
 
-from hmcl_jax.report.analyse import analyse
 from hmcl_jax.report.figures.draw import draw_all
-from hmcl_jax.report.page import document, report_page, table
-from hmcl_jax.report.tables import Table
+from hmcl_jax.report.page import report_page
 
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
@@ -34,24 +32,17 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-METHODS = ("vanilla", "hmcl_ca", f'<img src=x onerror="{ATTACK}">')
-
-
-def jpeg():
-    from PIL import Image
-
-    kept = io.BytesIO()
-    Image.new("RGB", (32, 32), "teal").save(kept, "JPEG")
-    return kept.getvalue()
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """A report of runs whose tasks, classes and methods have hostile names."""
-    rng = np.random.default_rng(0)
-    store, folder = hostile_store(rng), tmp_path_factory.mktemp("page")
-    found = analyse([make_runs(folder / "runs", store, METHODS, rng)], store, pictures=4)
-    starts = tuple(dataclasses.replace(start, thumbnail=jpeg()) for start in found.starts)
+    folder = tmp_path_factory.mktemp("page")
+    found = hostile_analysis(folder / "runs")
+    jpeg = io.BytesIO()
+    Image.new("RGB", (32, 32), "teal").save(jpeg, "JPEG")
+    photo = {"thumbnail": jpeg.getvalue()}
+    starts = tuple(dataclasses.replace(start, **photo) for start in found.starts)
     found = dataclasses.replace(found, starts=starts, warnings=HOSTILE)
     drawings = draw_all(found, folder / "figures", [])
     path = folder / 'a "report" #1 ?.html'
@@ -95,13 +86,10 @@ def settle(browser):
 
 
 def test_nothing_is_asked_of_the_network_and_nothing_is_executed(browser, page):
-    asked = []
-    for entry in browser.get_log("performance"):
-        message = json.loads(entry["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            asked.append(message["params"]["request"]["url"])
-    assert page.as_uri() in asked  # the log works
-    assert [url for url in asked if not url.startswith("data:") and url != page.as_uri()] == []
+    log = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"] for m in log if m["method"] == "Network.requestWillBeSent"]
+    # The page itself is asked for, so the log works.
+    assert {r["url"] for r in asked if not r["url"].startswith("data:")} == {page.as_uri()}
     assert browser.get_log("browser") == []  # no errors, no breach of the policy
     assert browser.execute_script("return window.attacked") is None
     assert browser.execute_script("return document.scripts.length") == 1
@@ -119,13 +107,10 @@ def test_hostile_names_are_shown_as_text(browser):
     for name in (*HOSTILE, METHODS[2]):
         assert name.replace("\ud800", "\ufffd").replace("\x00", "\ufffd") in text
     assert browser.title.startswith("<img src=x")
-    images = browser.execute_script("return [...document.images].map(i => [i.src, i.naturalWidth])")
-    photos = [width for src, width in images if src.startswith("data:image/jpeg")]
-    drawings = [width for src, width in images if src.startswith("data:image/svg+xml")]
-    assert set(photos) == {32}
-    assert len(drawings) >= 7
-    assert all(width > 400 for width in drawings)
-    assert len(photos) + len(drawings) == len(images)
+    widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
+    drawings = [width for width in widths if width != 32]  # the width of the photos
+    assert len(widths) > len(drawings) >= 7
+    assert min(drawings) > 400
 
 
 COLUMN = """
@@ -140,9 +125,7 @@ def test_tables_sort_by_click_and_by_keyboard(browser):
     resize(browser, 1400)
     caption = "Scores at the end"
     tables = browser.find_elements(By.CSS_SELECTOR, "table.sortable")
-    (scores,) = (
-        t for t in tables if t.find_element(By.TAG_NAME, "caption").text.startswith(caption)
-    )
+    scores = next(t for t in tables if t.text.startswith(caption))
     heads = scores.find_elements(By.CSS_SELECTOR, "thead th")
 
     def values(column):
@@ -158,14 +141,10 @@ def test_tables_sort_by_click_and_by_keyboard(browser):
     button.click()
     assert values(column) == sorted(original, reverse=True)
     assert head.get_attribute("aria-sort") == "descending"
-    arrow = "return getComputedStyle(arguments[0].querySelector('.arrow'), '::after').content"
-    assert browser.execute_script(arrow, head) == '"\u2193"'
-    assert browser.execute_script(arrow, heads[column % 6 + 1]) == '"\u2195"'
     button.send_keys(Keys.ENTER)
     assert values(column) == sorted(original)
     heads[0].find_element(By.TAG_NAME, "button").send_keys(Keys.SPACE)
-    assert head.get_attribute("aria-sort") == "none"
-    assert heads[0].get_attribute("aria-sort") == "ascending"
+    assert [h.get_attribute("aria-sort") for h in (heads[0], head)] == ["ascending", "none"]
     assert browser.execute_script(COLUMN, caption, 0)[1:] == ["hmcl_ca", "vanilla"]
 
 
@@ -189,7 +168,6 @@ def test_hover_focus_and_arrows_tell_values(browser):
 
     WebDriverWait(browser, 20).until(hover)
     assert tells(cells[1])
-    assert "%" in tip.text
     browser.execute_script("arguments[0].focus()", cells[0])
     assert tells(cells[0])
     cells[0].send_keys(Keys.ARROW_RIGHT)
@@ -211,8 +189,6 @@ def test_hover_focus_and_arrows_tell_values(browser):
 
 
 def test_light_and_dark_and_drawings_with_the_ink_of_the_page(browser):
-    from PIL import Image
-
     drawing = browser.find_element(By.CSS_SELECTOR, "img.inked")
     toggle = browser.find_element(By.ID, "theme")
     ground = "return getComputedStyle(document.body).backgroundColor"
@@ -225,17 +201,13 @@ def test_light_and_dark_and_drawings_with_the_ink_of_the_page(browser):
             browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
             settle(browser)
             grey = Image.open(io.BytesIO(drawing.screenshot_as_png)).convert("L")
-            darkest, lightest = grey.getextrema()
-            is_light = int(papers[-1].removeprefix("rgb(").split(",")[0]) > 128
-            assert (darkest < 80) if is_light else (lightest > 180)
-            assert lightest - darkest > 150
+            assert np.ptp(grey.getextrema()) > 150
     light, dark = papers[:2]
     assert papers[:3] == [light, dark, light]
     assert papers[3:] == [light, dark, light]  # the choice holds, whatever the system has
     assert light != dark
     assert toggle.get_attribute("aria-pressed") == "false"
     browser.execute_script("delete document.documentElement.dataset.theme")
-    resize(browser, 1400)
 
 
 LAYOUT = """
@@ -305,7 +277,6 @@ def test_on_a_narrow_screen_a_figure_can_be_enlarged(browser):
     box = "const b = arguments[0].querySelector('.scroll'); return b.scrollWidth > b.clientWidth"
     assert browser.execute_script(box, figure)
     button.send_keys(Keys.SPACE)
-    assert button.get_attribute("aria-pressed") == "false"
     assert browser.execute_script(drawing, figure) < 400
 
 
@@ -321,49 +292,10 @@ def test_on_paper_everything_is_open_and_nothing_is_a_button(browser):
     # Whether content is skipped is settled when a frame is drawn, not at once.
     WebDriverWait(browser, 20).until(lambda page: page.execute_script(hidden) == 0)
     assert not browser.find_element(By.ID, "theme").is_displayed()
-    assert (
-        browser.execute_script("return getComputedStyle(document.body).color") == "rgb(29, 33, 38)"
-    )
+    ink = browser.execute_script("return getComputedStyle(document.body).color")
+    assert ink == "rgb(29, 33, 38)"
     resize(browser, 1000)
-    pdf = base64.b64decode(browser.print_page())
-    assert pdf.startswith(b"%PDF")
-    assert len(pdf) > 50_000
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    """Opens a page with one table; goes back in the end."""
-    here = browser.current_url
-
-    def opened(rows):
-        path = tmp_path / "table.html"
-        path.write_text(document("t", "l", {"One": table(Table("One", rows, "note"))}), "utf8")
-        browser.get(path.as_uri())
-
-    yield opened
-    resize(browser, 1000)
-    browser.get(here)
-
-
-def test_on_paper_a_table_of_many_methods_is_as_wide_as_the_sheet(browser, show):
-    names = [f"folder{i:02}/hmcl_rotation" for i in range(16)]
-    cells = ["45.1 (-8.4)"] * 16
-    show([["Task", "Kind", *names], *([f"task {i}", "retrieval", *cells] for i in range(3))])
-    resize(browser, 1000, media="print")  # less than what Chromium shrinks to a sheet
-    assert browser.execute_script("return document.querySelector('table').offsetWidth") <= 1000
-
-
-@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on this machine")
-def test_on_paper_a_long_table_has_its_header_on_every_page(browser, show, tmp_path):
-    show([["HEADER", "n"], *([f"row {i}", str(i)] for i in range(150))])
-    resize(browser, 1000, media="")  # paper's own
-    made = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
-    (tmp_path / "long.pdf").write_bytes(base64.b64decode(made))
-    command = ["pdftotext", str(tmp_path / "long.pdf"), "-"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    sheets = [sheet for sheet in text.split("\f") if "row" in sheet]
-    assert len(sheets) > 2
-    assert all(sheet.index("HEADER") < sheet.index("row") for sheet in sheets)
+    assert len(base64.b64decode(browser.print_page())) > 50_000
 
 
 def test_no_complaint_came_up_meanwhile(browser):

@@ -46,6 +46,8 @@ def test_a_method_of_a_file_runs_like_any_other(tmp_path):
     assert np.array_equal(found.heads["image"][0], np.eye(8, 9, k=1))
     settings = read_experiment(None, ["methods.still.share=0.25"], methods=["still"]).settings
     assert settings == {"still": {"share": 0.25}}
+    with pytest.raises(ConfigError, match=r"methods\.still: .*share is too large"):
+        make_method("still", {"share": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -53,18 +55,12 @@ def test_a_method_of_a_file_runs_like_any_other(tmp_path):
     [
         ("x = 1", "must have METHODS = {name: Entry"),
         ("METHODS = {'a b': 1}", "letters, digits"),
-        (
-            "METHODS = {'mine': 1}",
-            r"METHODS\['mine'\] must be an Entry of a Method, got one of int",
-        ),
+        ("METHODS = {'mine': 1}", r"METHODS\['mine'\] must be an Entry of a Method, got 1"),
         ("1 / 0", "mine.py failed: ZeroDivisionError"),
-        ("def", "mine.py failed: SyntaxError"),
         ("import sys; sys.exit()", "mine.py failed: SystemExit"),
-        (FILE.replace("Still(share=0.0)", "None"), "of a Method, got one of NoneType"),
-        (FILE.replace("Still(share=0.0)", "Still"), "of a Method, got one of type"),
+        (FILE.replace("Still(share=0.0)", "Still"), "must be an Entry of a Method"),
         (FILE.replace('"still"', '"EWC"'), "'EWC' is a method already"),
         (FILE.replace("share=0.0", "share=2.0"), "still cannot be made: .*share is too large"),
-        (FILE.replace("share=0.0", "share=float('nan')"), "only what JSON has: ValueError"),
         (FILE.replace("share=0.0", "share=frozenset()"), "only what JSON has: TypeError"),
     ],
 )
@@ -78,20 +74,10 @@ def test_a_file_that_is_none_is_refused_and_adds_nothing(tmp_path, text, message
 
 
 def test_a_gradient_of_another_shape_is_refused(tmp_path):
-    text = FILE.replace("for m, g in gradients[0].items()", "[:1] for m, g in gradients[0].items()")
-    assert text != FILE
-    load_methods(write(tmp_path, text))
+    load_methods(write(tmp_path, FILE.replace("self.share * g", "self.share * g[:1]")))
     store = synthetic_stream(tasks=1, classes=4, dimension=8, train=32, test=16)
     with pytest.raises(ConfigError, match=r"combine of still must .*\(8, 9\).*got .*\(1, 9\)"):
         run_stream(store, ["still"], [0], TrainConfig(batch=16))
-
-
-def test_the_users_own_code_is_named_or_left_alone(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        load_methods(write(tmp_path, "raise KeyboardInterrupt"))
-    load_methods(write(tmp_path, FILE))
-    with pytest.raises(ConfigError, match=r"methods\.still: .*share is too large"):
-        make_method("still", {"share": 2.0})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import (
-    best_rotation_residual,
+    best_rotation_residuals,
     brute_force,
     fitted_outputs,
     protected,
@@ -19,12 +19,12 @@ from problems import (
 )
 
 import hmcl_jax
-from hmcl_jax.projection import SPANS
+from hmcl_jax.projection import SPANS, rotation_angle
 
 # Compiled, because each of the many shapes would otherwise compile operation by operation.
 closest_admissible = jax.jit(hmcl_jax.closest_admissible, static_argnames=("span", "hold_time"))
 minimal_rotation = jax.jit(hmcl_jax.minimal_rotation, static_argnames="hold_time")
-lorentz_defect = jax.jit(hmcl_jax.lorentz_defect)
+lorentz_defect, strain = jax.jit(hmcl_jax.lorentz_defect), jax.jit(hmcl_jax.strain)
 shared_rotation = jax.jit(hmcl_jax.shared_rotation, static_argnames="span")
 ambient = functools.partial(closest_admissible, span="ambient")
 PROJECTIONS = {"mr": minimal_rotation, "ca": closest_admissible, "ambient": ambient}
@@ -43,21 +43,19 @@ def random_ranks(rng, dim, modalities):
     return [int(rng.integers(0, dim + 1)) for _ in range(modalities)]
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_agrees_with_brute_force_of_the_constrained_problem(seed):
-    # 16 x 16 problems: d in 3..8, M in 1..4, ranks 0..d mixed, with and without w0.
-    rng = np.random.default_rng(seed)
-    for _ in range(16):
-        dim, modalities = int(rng.integers(3, 9)), int(rng.integers(1, 5))
+@pytest.mark.parametrize("modalities", [1, 2, 3])
+@pytest.mark.parametrize("dim", [3, 5, 8])
+def test_agrees_with_brute_force_of_the_constrained_problem(dim, modalities):
+    # Ranks 0..d mixed, with and without w0.
+    rng = np.random.default_rng(10 * dim + modalities)
+    for k in range(6 if dim == 8 else 16):
         ranks = random_ranks(rng, dim, modalities)
-        problem = random_problem(rng, dim, ranks, time_column=bool(rng.integers(2)))
+        problem = random_problem(rng, dim, ranks, time_column=bool(k % 2))
         protection = protected(problem)
-        assert {m: int(r) for m, r in protection.rank.items()} == dict(
-            zip(problem.heads, ranks, strict=True)
-        )
+        assert [int(r) for r in protection.rank.values()] == ranks
         for span, project in ((None, minimal_rotation), ("protected", closest_admissible)):
             check_against_brute_force(project(problem.delta, protection), problem, span)
-        if dim <= 6:  # all skew matrices are many
+        if dim <= 5:  # all skew matrices are many
             check_against_brute_force(ambient(problem.delta, protection), problem, "ambient")
 
 
@@ -68,28 +66,8 @@ def check_against_brute_force(ours, problem, span, atol=1e-10):
         np.testing.assert_allclose(ours[name][:, 1:], reference[name], atol=atol)
 
 
-def disjoint_images(rng, dim, ranks):
-    """A problem whose modalities have outputs in orthogonal subspaces."""
-    problem = random_problem(rng, dim, ranks, time_column=False)
-    axes, start = np.linalg.qr(rng.normal(size=(dim, dim)))[0], 0
-    for name, rank in zip(problem.heads, ranks, strict=True):
-        x = problem.lifted[name][:, 1:]
-        span = np.linalg.svd(x)[2][:rank]
-        problem.heads[name][:, 1:] = axes[:, start : start + rank] @ span
-        start += rank
-    return problem
-
-
-@every_span
-@pytest.mark.parametrize("ranks", [[1], [1, 1], [2, 3], [3, 2, 1], [2, 0, 3], [1, 1, 1, 1]])
-def test_disjoint_images_too(rng, ranks, span):
-    problem = disjoint_images(rng, 7, ranks)
-    step = closest_admissible(problem.delta, protected(problem), span=span)
-    check_against_brute_force(step, problem, span)
-
-
 def test_the_spans_agree_at_full_rank_and_differ_below(rng):
-    for ranks in ([5], [5, 5], [2, 5], [3, 3], [1, 0, 2], [1]):
+    for ranks in ([5, 5], [2, 5], [3, 3], [0, 1]):
         problem = random_problem(rng, 5, ranks)
         protection = protected(problem)
         steps = [closest_admissible(problem.delta, protection, span=s) for s in SPANS]
@@ -110,51 +88,35 @@ def test_shared_features_of_two_modalities_make_the_stacked_images_singular(rng)
         check_against_brute_force(step, problem, span)
 
 
-@pytest.mark.parametrize("modalities", [1, 2, 3])
-def test_full_rank_reproduces_the_papers_algorithm(rng, modalities):
-    for dim in (3, 8, 20):
-        problem = random_problem(rng, dim, [dim] * modalities, samples=4 * dim, time_column=False)
-        C = {}
-        for name in problem.heads:
-            x, _ = fitted_outputs(problem, name)
-            y = problem.lifted[name] @ problem.heads[name].T
-            C[name] = np.linalg.pinv(y) @ x
-        inverse = {name: np.linalg.inv(c) for name, c in C.items()}
-        H = sum(inverse[name].T @ inverse[name] for name in C)
-        F = sum(problem.delta[name][:, 1:] @ inverse[name] for name in C)
-        omega = hmcl_jax.solve_lyapunov(H, F - F.T)
-        protection = protected(problem)
-        ca = closest_admissible(problem.delta, protection)
-        rotation = shared_rotation(problem.delta, protection)
-        assert rotation.outside is None
-        np.testing.assert_allclose(hmcl_jax.generator(rotation, protection), omega, atol=1e-9)
-        for name in C:
-            np.testing.assert_allclose(ca[name][:, 1:], omega @ inverse[name].T, atol=1e-9)
+@pytest.mark.parametrize(("dim", "modalities"), [(3, 1), (8, 2), (20, 3)])
+def test_full_rank_reproduces_the_papers_algorithm(rng, dim, modalities):
+    problem = random_problem(rng, dim, [dim] * modalities, samples=4 * dim, time_column=False)
+    inverse = {}  # of the paper's C
+    for name, z in problem.lifted.items():
+        y = z @ problem.heads[name].T
+        inverse[name] = np.linalg.inv(np.linalg.pinv(y) @ z[:, 1:])
+    H = sum(c.T @ c for c in inverse.values())
+    F = sum(problem.delta[name][:, 1:] @ c for name, c in inverse.items())
+    omega = hmcl_jax.solve_lyapunov(H, F - F.T)
+    protection = protected(problem)
+    rotation = shared_rotation(problem.delta, protection)
+    assert rotation.outside is None
+    np.testing.assert_allclose(hmcl_jax.generator(rotation, protection), omega, atol=1e-9)
+    for name, step in closest_admissible(problem.delta, protection).items():
+        np.testing.assert_allclose(step[:, 1:], omega @ inverse[name].T, atol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [[20, 33], [512, 512], [100, 0, 64]])
+@pytest.mark.parametrize("ranks", [[100, 0, 64], pytest.param([512, 512], marks=pytest.mark.slow)])
 def test_float32_at_512_satisfies_the_constraint(rng, ranks):
-    problem = random_problem(rng, 512, ranks, samples=1100, dtype=np.float32)
+    problem = random_problem(rng, 512, ranks, samples=600, dtype=np.float32)
     with jax.enable_x64(False):
         protection = protected(problem)
         assert protection.shared_basis.dtype == jnp.float32
         steps = [closest_admissible(problem.delta, protection, span=span) for span in SPANS]
-    assert best_rotation_residual(problem, problem.delta) > 0.1
-    for step in steps:
-        motion = sum((problem.lifted[m][:, 1:] @ np.asarray(step[m])[:, 1:].T).sum() for m in step)
-        assert abs(motion) > 0
-        assert best_rotation_residual(problem, step) < 1e-5
-
-
-def test_protected_points_stay_under_minimal_rotation(dtype, rng):
-    problem = random_problem(rng, 24, [5, 9], dtype=dtype)
-    mr = minimal_rotation(problem.delta, protected(problem))
-    for name, W in problem.heads.items():
-        before = problem.lifted[name] @ W.T
-        after = problem.lifted[name] @ (W + np.asarray(mr[name])).T
-        limit = 1e-6 if dtype == jnp.float32 else 1e-13
-        assert np.abs(after - before).max() < limit * np.abs(before).max() * 5
-        assert np.abs(problem.lifted[name] @ problem.delta[name].T).max() > 1
+    before, *after = best_rotation_residuals(problem, problem.delta, *steps)
+    assert before > 0.1
+    assert max(after) < 1e-5
+    assert all(np.abs(x).max() > 0 for step in steps for x in step.values())
 
 
 problems = st.builds(
@@ -164,8 +126,8 @@ problems = st.builds(
         random_ranks(np.random.default_rng(seed + 1), dim, modalities),
     ),
     st.integers(0, 2**31),
-    st.sampled_from([3, 5, 8]),
-    st.integers(1, 3),
+    st.sampled_from([3, 6]),
+    st.integers(1, 2),
 )
 
 
@@ -174,7 +136,7 @@ def joint_norm(delta):
 
 
 @every_projection
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problem=problems, scale=st.floats(-3, 3))
 def test_projection_is_a_linear_orthogonal_projector(project, problem, scale):
     with jax.enable_x64(True):
@@ -198,7 +160,7 @@ def test_projection_is_a_linear_orthogonal_projector(project, problem, scale):
         assert abs(removed) < 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problem=problems)
 def test_defect_is_zero_after_and_positive_before(problem):
     with jax.enable_x64(True):
@@ -208,17 +170,14 @@ def test_defect_is_zero_after_and_positive_before(problem):
             assert float(lorentz_defect(project(problem.delta, protection), protection)) < 1e-18
 
 
-@pytest.mark.parametrize("ranks", [[4], [2, 5], [6, 0, 3], [6, 6]])
+@pytest.mark.parametrize("ranks", [[4], [2, 5], [6, 0, 3]])
 def test_defect_is_the_papers_least_squares_value(rng, ranks):
     dim = 6
     problem = random_problem(rng, dim, ranks)
     columns, target = [], []
     for omega in skew_basis(dim):
-        columns.append(
-            np.concatenate(
-                [(fitted_outputs(problem, name)[1] @ omega.T).ravel() for name in problem.heads]
-            )
-        )
+        motions = [fitted_outputs(problem, name)[1] @ omega.T for name in problem.heads]
+        columns.append(np.concatenate([motion.ravel() for motion in motions]))
     for name in problem.heads:
         x, _ = fitted_outputs(problem, name)
         target.append((x @ problem.delta[name][:, 1:].T).ravel())
@@ -247,7 +206,7 @@ def test_defect_in_float32_sees_that_a_step_is_admissible(rng):
 
 def test_strain_of_a_full_rank_motion_is_the_papers_fit(rng):
     problem = random_problem(rng, 5, [5, 5])
-    parts = hmcl_jax.strain(problem.delta, protected(problem))
+    parts = strain(problem.delta, protected(problem))
     for name in problem.heads:
         x, y = fitted_outputs(problem, name)
         z0 = x @ np.linalg.pinv(x) @ problem.lifted[name][:, :1]
@@ -258,13 +217,13 @@ def test_strain_of_a_full_rank_motion_is_the_papers_fit(rng):
         np.testing.assert_allclose(parts[name].residual, 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [[5, 5], [2, 4], [1, 3, 5]])
+@pytest.mark.parametrize("ranks", [[2, 4], [1, 3, 5]])
 def test_strain_of_an_admissible_motion_is_one_generator(rng, ranks):
     problem = random_problem(rng, 5, ranks)
     protection = protected(problem)
     step = closest_admissible(problem.delta, protection)
-    parts = hmcl_jax.strain(step, protection)
-    free = hmcl_jax.strain(problem.delta, protection)
+    parts = strain(step, protection)
+    free = strain(problem.delta, protection)
     U = hmcl_jax.basis_image(protection)
     for m in parts:
         np.testing.assert_allclose(parts[m].symmetric, 0, atol=1e-10)
@@ -284,16 +243,15 @@ def test_residual_strain_is_what_no_map_of_the_outputs_explains(rng):
     W = problem.heads["m0"]
     span = np.linalg.svd(problem.lifted["m0"][:, 1:])[2][:3].T
     W[:, 1:] = W[:, 1:] @ (np.eye(4) - np.outer(span[:, 0], span[:, 0]))  # one image collapses
-    parts = hmcl_jax.strain(problem.delta, protected(problem))["m0"]
+    parts = strain(problem.delta, protected(problem))["m0"]
     x, y = fitted_outputs(problem, "m0")
     motion = (
         x @ problem.delta["m0"][:, 1:].T
         + (x @ np.linalg.pinv(x) @ problem.lifted["m0"][:, :1]) @ problem.delta["m0"][:, :1].T
     )
     unexplained = motion - y @ np.linalg.pinv(y, rcond=1e-10) @ motion
-    np.testing.assert_allclose(
-        (np.asarray(parts.residual) ** 2).sum(), (unexplained**2).sum(), rtol=1e-9
-    )
+    residual = (np.asarray(parts.residual) ** 2).sum()
+    np.testing.assert_allclose(residual, (unexplained**2).sum(), rtol=1e-9)
 
 
 @every_span
@@ -309,13 +267,16 @@ def test_absent_modality_turns_with_the_others_and_new_one_passes(rng, span):
 
 
 @every_projection
-def test_padding_has_no_effect(rng, project):
+def test_padding_has_no_effect(rng, project, monkeypatch):
     problem = random_problem(rng, 10, [3, 4])
-    narrow = project(problem.delta, protected(problem, width=4))
-    for width in (5, 10):
-        wide = project(problem.delta, protected(problem, width=width))
-        for name in narrow:
-            np.testing.assert_allclose(wide[name], narrow[name], atol=1e-12)
+    steps = []
+    for width in (4, 10):
+        monkeypatch.setattr("hmcl_jax.protection.SMALLEST_WIDTH", width)
+        protection = protected(problem)
+        assert protection.basis["m0"].shape == (10, width)
+        steps.append(project(problem.delta, protection))
+    for name, step in steps[0].items():
+        np.testing.assert_allclose(step, steps[1][name], atol=1e-12)
 
 
 @every_projection
@@ -344,9 +305,8 @@ def test_cayley_rotation_is_exact_and_shared(rng, span):
     rotation = shared_rotation(delta, protection, span=span)
     assert (rotation.outside is None) == (span == "protected")
     omega = np.asarray(hmcl_jax.generator(rotation, protection))
-    half = np.eye(9) - omega / 2
-    R = np.linalg.solve(half, np.eye(9) + omega / 2)
-    moves = hmcl_jax.rotate(rotation, protection)
+    R = np.linalg.solve(np.eye(9) - omega / 2, np.eye(9) + omega / 2)
+    moves = jax.jit(hmcl_jax.rotate)(rotation, protection)
     for name, U in hmcl_jax.basis_image(protection).items():
         V = np.asarray(protection.basis[name])
         np.testing.assert_allclose(moves[name], (R - np.eye(9)) @ np.asarray(U) @ V.T, atol=1e-11)
@@ -356,7 +316,10 @@ def test_cayley_rotation_is_exact_and_shared(rng, span):
 def test_rotation_satisfies_its_lyapunov_equation(rng, span):
     problem = random_problem(rng, 7, [2, 4])
     protection = protected(problem)
-    omega = hmcl_jax.generator(shared_rotation(problem.delta, protection, span=span), protection)
+    rotation = shared_rotation(problem.delta, protection, span=span)
+    omega = hmcl_jax.generator(rotation, protection)
+    angles = jnp.linalg.eigvals(omega).imag  # in pairs of one size
+    np.testing.assert_allclose(rotation_angle(rotation), jnp.sqrt((angles**2).sum() / 2), rtol=1e-9)
     U = hmcl_jax.basis_image(protection)
     H = sum(u @ u.T for u in U.values())
     F = sum(problem.delta[m][:, 1:] @ protection.basis[m] @ U[m].T for m in U)

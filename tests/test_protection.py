@@ -1,13 +1,14 @@
 """The rank rule, the bases, weighting, padding and seeds."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import protected, random_problem
+from problems import moments_of, protected, random_problem
 
 import hmcl_jax
-from hmcl_jax.protection import bucket, empty_protection, if_protected, restrict
+from hmcl_jax.protection import bucket, empty_protection, restrict
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -37,11 +38,9 @@ def protect_one(x, **options):
         ({"variance": 0.1, "min_rank": 3}, 3),
         ({"variance": 0.1, "min_rank": 8}, 5),  # no more directions than there are
         ({"variance": 0.96, "max_rank": 2}, 2),
-        ({"variance": 0.96, "width": 3}, 3),
         ({"variance": 0.1, "min_rank": 0}, 1),
         ({"variance": 0.1, "min_rank": 2, "max_rank": 2}, 2),
         ({"variance": 0.96, "max_rank": 1}, 1),
-        ({"variance": 0.96, "width": 1}, 1),
     ],
 )
 def test_rank_rule(dtype, rng, options, rank):
@@ -51,18 +50,9 @@ def test_rank_rule(dtype, rng, options, rank):
     V = np.asarray(protection.basis["image"])
     np.testing.assert_array_equal(V[:, rank:], 0)
     kept = V[:, :rank]
-    tolerance = 1e-4 if dtype == jnp.float32 else 1e-10
-    np.testing.assert_allclose(
-        kept.T @ kept, np.eye(rank), atol=5e-7 if dtype == jnp.float32 else 1e-14
-    )
-    np.testing.assert_allclose(kept @ kept.T, right[:, :rank] @ right[:, :rank].T, atol=tolerance)
-
-
-@pytest.mark.parametrize("x", [np.zeros((20, 6)), np.zeros((0, 6))], ids=["at the origin", "none"])
-def test_features_without_energy_protect_nothing(x):
-    protection = protect_one(x.astype(np.float32), variance=0.9, min_rank=4)
-    assert int(protection.rank["image"]) == 0
-    np.testing.assert_array_equal(protection.basis["image"], 0)
+    orthonormal, span = (5e-7, 1e-4) if dtype == jnp.float32 else (1e-14, 1e-10)
+    np.testing.assert_allclose(kept.T @ kept, np.eye(rank), atol=orthonormal)
+    np.testing.assert_allclose(kept @ kept.T, right[:, :rank] @ right[:, :rank].T, atol=span)
 
 
 def test_the_rank_does_not_depend_on_the_scale_of_the_features(dtype):
@@ -70,13 +60,6 @@ def test_the_rank_does_not_depend_on_the_scale_of_the_features(dtype):
     x = np.diag(np.sqrt([3.0, 2.0, 1.0]))
     for scale in (1, 0.1, 0.3, 0.7, 1.1, 100):
         protection = protect_one((scale * x).astype(dtype), variance=0.5)
-        assert int(protection.rank["image"]) == 1
-
-
-def test_one_sample_and_constant_features_have_rank_one(rng):
-    x = np.float32(rng.normal(size=(1, 6)))
-    for features in (x, np.repeat(x, 50, axis=0)):
-        protection = protect_one(features, variance=1.0, min_rank=5)
         assert int(protection.rank["image"]) == 1
 
 
@@ -88,15 +71,7 @@ def test_uncentred_moment_protects_the_mean_direction(rng):
 
 @pytest.mark.parametrize(
     ("rank", "dim", "width"),
-    [
-        (0, 512, 32),
-        (1, 512, 32),
-        (32, 512, 32),
-        (33, 512, 64),
-        (300, 512, 512),
-        (5, 8, 8),
-        (65, 100, 100),
-    ],
+    [(0, 512, 16), (16, 512, 16), (17, 512, 32), (300, 512, 512), (5, 8, 8), (65, 100, 100)],
 )
 def test_widths_are_bucketed(rank, dim, width):
     assert bucket(rank, dim) == width
@@ -149,45 +124,46 @@ def test_weighting_by_tasks_lets_a_small_task_count(x64, rng):
         hmcl_jax.end_task(hmcl_jax.update_moments(hmcl_jax.init_moments(heads), {"image": large})),
         {"image": small},
     )
-    for x, y in zip(
-        jax.tree.leaves(hmcl_jax.protect(again, heads, variance=0.9, weighting="tasks")),
-        jax.tree.leaves(by_tasks),
-        strict=True,
-    ):
-        np.testing.assert_allclose(np.abs(x), np.abs(y), atol=1e-10)
+    open_task = hmcl_jax.protect(again, heads, variance=0.9, weighting="tasks")
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(np.abs(x), np.abs(y), atol=1e-10),
+        open_task,
+        by_tasks,
+    )
+
+
+def ranks_of(protection):
+    return {m: r.tolist() for m, r in protection.rank.items()}
+
+
+def assert_seed_equals(together, seed, alone, atol):
+    mine = jax.tree.map(lambda x: x[seed], together)
+    assert ranks_of(mine) == ranks_of(alone)
+    for name, U in hmcl_jax.basis_image(alone).items():
+        np.testing.assert_allclose(hmcl_jax.basis_image(mine)[name], U, atol=atol)
 
 
 def test_a_leading_seed_axis_gives_the_protection_of_each_seed(dtype, rng):
     problem = random_problem(rng, 7, [3, 2], dtype=dtype)
     seeds = {m: np.stack([W, 2 * W, W[::-1]]) for m, W in problem.heads.items()}
-    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    moments = moments_of(problem)
     together = hmcl_jax.protect(moments, seeds, variance=0.99)
     for k in range(3):
         alone = hmcl_jax.protect(moments, {m: W[k] for m, W in seeds.items()}, variance=0.99)
-        mine = jax.tree.map(lambda x, k=k: x[k], together)
-        for name, U in hmcl_jax.basis_image(alone).items():
-            np.testing.assert_allclose(hmcl_jax.basis_image(mine)[name], U, atol=2e-5)
-        assert {m: int(r) for m, r in mine.rank.items()} == {
-            m: int(r) for m, r in alone.rank.items()
-        }
+        assert_seed_equals(together, k, alone, atol=2e-5)
 
 
 def test_every_seed_may_have_its_own_share(x64, rng):
     problem = random_problem(rng, 9, [5, 4])
     seeds = {m: np.stack([W, 2 * W, W]) for m, W in problem.heads.items()}
-    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
+    moments = moments_of(problem)
     shares = (0.3, 0.8, 1.0)
     together = hmcl_jax.protect(moments, seeds, variance=jnp.array(shares))
     for k, share in enumerate(shares):
         one = {m: W[k] for m, W in seeds.items()}
         alone = hmcl_jax.protect(moments, one, variance=share)
-        assert {m: int(r[k]) for m, r in together.rank.items()} == {
-            m: int(r) for m, r in alone.rank.items()
-        }
-        mine = jax.tree.map(lambda x, k=k: x[k], together)
-        for name, U in hmcl_jax.basis_image(alone).items():
-            np.testing.assert_allclose(hmcl_jax.basis_image(mine)[name], U, atol=1e-10)
-    assert any(len(set(ranks.tolist())) > 1 for ranks in together.rank.values())
+        assert_seed_equals(together, k, alone, atol=1e-10)
+    assert any(len(set(ranks)) > 1 for ranks in ranks_of(together).values())
     with pytest.raises(ValueError, match=r"variance must be one number, or one per seed .*\(2,\)"):
         hmcl_jax.protect(moments, seeds, variance=jnp.array([0.1, 0.2]))
     with pytest.raises(ValueError, match=r"variance must be in \(0, 1\]"):
@@ -196,7 +172,7 @@ def test_every_seed_may_have_its_own_share(x64, rng):
 
 def test_moments_may_have_the_seed_axis_too(x64, rng):
     problems = [random_problem(np.random.default_rng(seed), 6, [2, 3]) for seed in range(3)]
-    moments = [hmcl_jax.update_moments(hmcl_jax.init_moments(p.heads), p.lifted) for p in problems]
+    moments = [moments_of(p) for p in problems]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *moments)
     heads = {m: np.stack([p.heads[m] for p in problems]) for m in problems[0].heads}
     together = hmcl_jax.protect(stacked, heads, variance=1.0)
@@ -207,52 +183,32 @@ def test_moments_may_have_the_seed_axis_too(x64, rng):
             np.testing.assert_allclose(step, expected[name], atol=1e-10)
 
 
-def test_the_width_fits_the_largest_rank(rng):
-    problem = random_problem(rng, 100, [3, 40], samples=80, dtype=np.float32)
-    protection = protected(problem)
-    assert {V.shape for V in protection.basis.values()} == {(100, 64)}
-    assert {m: int(r) for m, r in protection.rank.items()} == {"m0": 3, "m1": 40}
-
-
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: lambda *a: jax.vmap(f, (None, 0))(*a)])
 def test_protect_works_inside_transformations(rng, wrap):
     problem = random_problem(rng, 7, [3, 2], dtype=np.float32)
-    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
-    heads = problem.heads
+    moments, heads = moments_of(problem), problem.heads
     if wrap is not jax.jit:
         heads = {m: W[None] for m, W in heads.items()}
-    inside = wrap(lambda m, h: hmcl_jax.protect(m, h, variance=0.9, width=4))(moments, heads)
-    outside = hmcl_jax.protect(moments, heads, variance=0.9, width=4)
+    inside = wrap(lambda m, h: hmcl_jax.protect(m, h, variance=0.9))(moments, heads)
+    outside = hmcl_jax.protect(moments, heads, variance=0.9)
     for name in heads:
         V, expected = inside.basis[name], outside.basis[name]
-        np.testing.assert_allclose(
-            V @ jnp.swapaxes(V, -1, -2), expected @ jnp.swapaxes(expected, -1, -2), atol=1e-5
-        )
+        np.testing.assert_allclose(V @ V.mT, expected @ expected.mT, atol=1e-5)
 
 
 def test_the_width_inside_jit_fits_the_limit_of_the_rank(rng):
     problem = random_problem(rng, 40, [3], dtype=np.float32)
-    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(problem.heads), problem.lifted)
-    for limit, width in ((3, 32), (33, 40), (None, 40)):
+    for limit, width in ((3, 16), (33, 40), (None, 40)):
         compiled = jax.jit(lambda m, h, limit=limit: hmcl_jax.protect(m, h, max_rank=limit))
-        made = jax.eval_shape(compiled, moments, problem.heads)
+        made = jax.eval_shape(compiled, moments_of(problem), problem.heads)
         assert made.basis["m0"].shape == (40, width)
 
 
 def test_an_empty_protection_has_the_shapes_of_a_narrow_one(rng):
     problem = random_problem(rng, 100, [3, 2, 0], dtype=np.float32)
     empty = empty_protection(problem.heads)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), empty) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), protected(problem)
-    )
+    chex.assert_trees_all_equal_shapes_and_dtypes(empty, protected(problem))
     assert not any(np.any(x) for x in jax.tree.leaves(empty))
-
-
-@pytest.mark.parametrize("ranks", [[0, 0], [0, 1], [2, 0]])
-def test_a_correction_is_computed_if_any_rank_is_not_0(rng, ranks):
-    protection = protected(random_problem(rng, 5, ranks, dtype=np.float32))
-    found = if_protected(protection, lambda: "corrected", lambda: "left")
-    assert found == ("corrected" if any(ranks) else "left")
 
 
 def test_a_part_turns_only_if_the_rest_is_unprotected_seed_by_seed(rng):
@@ -269,9 +225,8 @@ def test_a_part_turns_only_if_the_rest_is_unprotected_seed_by_seed(rng):
         ):
             assert all(list(by_modality) == ["m0"] for by_modality in ours[:5])
             for field in ("basis", "energy", "time", "rank"):
-                np.testing.assert_array_equal(
-                    getattr(ours, field)["m0"], getattr(full, field)["m0"]
-                )
+                part = getattr(ours, field)["m0"]
+                np.testing.assert_array_equal(part, getattr(full, field)["m0"])
             np.testing.assert_array_equal(ours.coordinates["m0"], full.coordinates["m0"] * seed)
             np.testing.assert_array_equal(ours.shared_basis, full.shared_basis * seed)
             np.testing.assert_array_equal(ours.shared_scales, full.shared_scales * seed)
@@ -281,8 +236,7 @@ def test_repeated_calls_do_not_recompile(rng):
     from hmcl_jax import protection as module
 
     problem = random_problem(rng, 40, [3, 2], dtype=np.float32)
-    heads = {m: np.float32(W) for m, W in problem.heads.items()}
-    moments = hmcl_jax.update_moments(hmcl_jax.init_moments(heads), problem.lifted)
+    moments, heads = moments_of(problem), problem.heads
     hmcl_jax.protect(moments, heads, variance=0.5)
     sizes = module._spectra._cache_size(), module._build._cache_size()
     hmcl_jax.protect(moments, heads, variance=0.99, min_rank=2)

@@ -1,6 +1,5 @@
 """Checkpoints of PyTorch: tensors are read exactly, no code in a file is run."""
 
-import os
 import sys
 import types
 import typing
@@ -18,30 +17,20 @@ torch = pytest.importorskip("torch")
 def same(tensors, expected):
     assert tensors.keys() == expected.keys()
     for key, values in expected.items():
-        assert tensors[key].shape == tuple(values.shape)
-        np.testing.assert_array_equal(tensors[key], np.asarray(values))
-
-
-def published(state):
-    """A state as MERU's training loop saves it."""
-    model = torch.nn.Linear(3, 4)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.zeros(2, 3)).sum().backward()
-    optimizer.step()
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
-    return {
-        "model": {f"module.{key}": torch.tensor(value) for key, value in state.items()},
-        "optimizer": optimizer.state_dict(),
-        "scheduler": scheduler.state_dict(),
-        "iteration": 5,
-    }
+        np.testing.assert_array_equal(tensors[key], values, strict=True)
 
 
 def test_published_and_bare_states(tmp_path):
-    state = random_state()
-    torch.save(published(state), tmp_path / "whole.pth")
+    state, model = random_state(), torch.nn.Linear(3, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    whole = {  # as MERU's training loop saves it
+        "model": {f"module.{key}": torch.tensor(value) for key, value in state.items()},
+        "optimizer": optimizer.state_dict(),
+        "scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5).state_dict(),
+        "iteration": 5,
+    }
+    torch.save(whole, tmp_path / "whole.pth")
     same(read_checkpoint(tmp_path / "whole.pth"), state)
-    model = torch.nn.Linear(3, 4)
     torch.save(model.state_dict(), tmp_path / "bare.pth")
     weights = {key: value.numpy() for key, value in model.state_dict().items()}
     same(read_checkpoint(tmp_path / "bare.pth"), weights)
@@ -94,13 +83,9 @@ class Evil:
 
 
 @pytest.mark.parametrize("where", ["model", "beside", "nested", "key"])
-@pytest.mark.parametrize("function", ["system", "eval"])
-def test_files_that_would_run_code_are_refused(tmp_path, where, function):
+def test_files_that_would_run_code_are_refused(tmp_path, where):
     canary = tmp_path / "canary"
-    evil = {
-        "system": Evil(os.system, f"touch '{canary}'"),
-        "eval": Evil(eval, f"open({str(canary)!r}, 'w').close()"),
-    }[function]
+    evil = Evil(eval, f"open({str(canary)!r}, 'w').close()")
     weights = {"x": torch.ones(3)}
     whole = {
         "model": {"model": {**weights, "y": evil}},
@@ -121,8 +106,7 @@ def test_damaged_and_other_files(tmp_path):
     victim = tmp_path / "victim.pth"
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 1  # within the numbers
-    ends = [data[:end] for end in np.linspace(0, len(data) - 1, 12).astype(int)]
-    for damaged in (*ends, bytes(flipped), b"<!DOCTYPE html>"):
+    for damaged in (b"", data[:99], data[:-1], bytes(flipped), b"<!DOCTYPE html>"):
         victim.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"victim\.pth"):
             read_checkpoint(victim)
@@ -135,9 +119,6 @@ def test_damaged_and_other_files(tmp_path):
         read_checkpoint(victim)
     torch.save({"model": torch.nn.Linear(1, 1)}, victim)
     with pytest.raises(CheckpointError, match=r"needs 'torch\.nn\.modules\.linear\.Linear'"):
-        read_checkpoint(victim)
-    torch.save({"x": torch.ones(1)}, victim, _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointError, match=r"PyTorch 1\.6"):
         read_checkpoint(victim)
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         read_checkpoint(tmp_path / "nowhere.pth")

@@ -1,6 +1,5 @@
 """Reports as folders: what is written, what is never replaced, and the command lines."""
 
-import functools
 import json
 import re
 import shutil
@@ -74,110 +73,86 @@ def undrawn(monkeypatch):
     return folders
 
 
-def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn):
+def test_only_a_report_is_replaced_and_only_if_asked(made, tmp_path, undrawn, monkeypatch):
     _, _, found = made
     out = tmp_path / "report"
-    write_report(out, found, formats=["svg"])
+    write_report(out, found)
     with pytest.raises(RunError, match="holds a report already; --replace replaces it"):
-        write_report(out, found, formats=["svg"])
+        write_report(out, found)
     assert len(undrawn) == 1  # refused before the work
     (out / "old").touch()
-    write_report(out, found, formats=["svg"], replace=True)
+    write_report(out, found, replace=True)
     assert not (out / "old").exists()
-    other = tmp_path / "other"
-    other.mkdir()
-    check_report(other)
-    (other / "thesis.tex").touch()
-    with pytest.raises(RunError, match="files that are not of a report; choose another --out"):
-        write_report(other, found, replace=True)
-    assert [path.name for path in other.iterdir()] == ["thesis.tex"]
     (tmp_path / "link").symlink_to(out)
-    with pytest.raises(RunError, match="is not a folder"):
-        check_report(tmp_path / "link", replace=True)
-    with pytest.raises(ValueError, match="formats must be some of"):
-        write_report(tmp_path / "new", found, formats=["gif"])
-
-
-def test_a_folder_that_cannot_be_written_is_refused_at_once(made, tmp_path, undrawn):
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file: Not a directory; choose another --out"):
-        write_report(tmp_path / "file" / "deep" / "report", made[2])
-    assert undrawn == []
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_wrong_folders_are_named_before_the_stream_is_asked_for(made, tmp_path, analyse_command):
-    folder, _, _ = made
-    with pytest.raises(SystemExit, match=r"there is no folder .*nowhere"):
-        analyse_command(tmp_path / "nowhere", "--out", tmp_path / "new")
-    with pytest.raises(SystemExit, match="is the run of one method; give the folder above it"):
-        analyse_command(folder / "runs" / "vanilla", "--out", tmp_path / "new")
-    runs = shutil.copytree(folder / "runs", tmp_path / "runs")
-    (runs / "results.json").write_text("{")
-    with pytest.raises(SystemExit, match=r"damaged or of another kind: .*--resume\."):
-        analyse_command(runs, "--out", tmp_path / "new")
-
-
-def test_a_report_that_fails_leaves_the_old_one(made, tmp_path, monkeypatch, undrawn):
-    _, _, found = made
-    out = tmp_path / "report"
-    write_report(out, found, formats=["svg"])
+    (tmp_path / "other").mkdir()
+    check_report(tmp_path / "other")
+    thesis = tmp_path / "other" / "thesis.tex"
+    thesis.touch()
+    for wrong, said in (
+        (tmp_path / "other", "files that are not of a report"),
+        (tmp_path / "link", "is not a folder"),
+        (thesis / "deep" / "report", r"thesis.tex: Not a directory"),
+    ):
+        with pytest.raises(RunError, match=f"{said}; choose another --out"):
+            write_report(wrong, found, replace=True)
+    assert list((tmp_path / "other").iterdir()) == [thesis]
+    # A report that fails leaves the old one.
     before = (out / "report.html").read_bytes()
-
-    def fails(*arguments):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("hmcl_jax.report.write.report_page", fails)
-    with pytest.raises(OSError, match="disk full"):
-        write_report(out, found, formats=["svg"], replace=True)
+    monkeypatch.setattr("hmcl_jax.report.write.report_page", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(out, found, replace=True)
     assert (out / "report.html").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert {path.name for path in tmp_path.iterdir()} == {"report", "link", "other"}
 
 
-@pytest.fixture
-def analyse_command(hmcl):
-    """`hmcl report`, in this process."""
-    return functools.partial(hmcl, "report")
-
-
-def test_command_line(made, tmp_path, analyse_command, undrawn, capsys, monkeypatch):
+def test_command_line(made, tmp_path, hmcl, undrawn, capsys, monkeypatch):
     folder, _, _ = made
     runs, out = folder / "runs", tmp_path / "report"
-    options = (runs, "--stream", folder / "store", "--formats", "svg", "--out", out)
-    analyse_command(*options, "--methods", "hmcl_ca", "--seed", "5")
+    options = ("report", runs, "--stream", folder / "store", "--formats", "svg", "--out", out)
+    hmcl(*options, "--methods", "hmcl_ca", "--seed", "5")
     said = capsys.readouterr().out
     assert "There is no vanilla to compare with" in said
     assert f"wrote {out / 'report.html'}" in said.replace("\n", "")
-    with pytest.raises(SystemExit, match=f"hmcl report: {out} holds a report already"):
-        analyse_command(*options)
-    analyse_command(*options, "--replace", "--anchors", "7")
+    hmcl(*options, "--replace", "--anchors", "7")
     assert json.loads((out / "analysis.json").read_text())["drift"]["anchors"] == [7, 7, 7]
     monkeypatch.setattr("hmcl_jax.cli.report.analyse", None)  # refused before that
-    with pytest.raises(SystemExit, match=r"--seed must be one of \[3, 5\], got 4"):
-        analyse_command(*options, "--replace", "--seed", "4")
+    for wrong, message in (
+        (options, f"hmcl report: {out} holds a report already"),
+        ((*options, "--replace", "--seed", "4"), r"--seed must be one of \[3, 5\], got 4"),
+        (("report", tmp_path / "nowhere"), "holds no run"),
+        (("report", runs / "vanilla"), "is the run of one method; give the folder above it"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            hmcl(*wrong)
 
 
-def test_the_store_is_found_or_asked_for(made, tmp_path, analyse_command, undrawn, capsys):
+def test_the_store_is_found_or_asked_for(made, tmp_path, hmcl, undrawn, capsys):
     folder, _, _ = made
-    new = tmp_path / "new"
-    wrong = "The store of .* has moved: --stream must be pocket, .* got 'nowhere'"
-    with pytest.raises(SystemExit, match=wrong):
-        analyse_command(folder / "runs", "--out", new)
-    with pytest.raises(SystemExit, match="over another store"):
-        analyse_command(folder / "runs", "--out", new, "--stream", "pocket")
+
+    def refused(*words):
+        with pytest.raises(SystemExit) as stopped:
+            hmcl("report", *words)
+        return str(stopped.value) + capsys.readouterr().err
+
+    new = ("--out", tmp_path / "new")
+    moved = refused(folder / "runs", *new)
+    assert "has moved: --stream must be pocket" in moved
+    assert "got 'nowhere'" in moved
+    assert "over another store" in refused(folder / "runs", *new, "--stream", "pocket")
     runs = shutil.copytree(folder / "runs", tmp_path / "runs")
     results = json.loads((runs / "results.json").read_text())
+    (runs / "results.json").write_text("{")
+    assert "--resume." in refused(runs)
     (runs / "results.json").unlink()
-    with pytest.raises(SystemExit, match=r"does not say which stream it is of .*--stream"):
-        analyse_command(runs)
+    assert "name it with --stream" in refused(runs)
     results["about"]["experiment"]["stream"] = str(folder / "store")
     (runs / "results.json").write_text(json.dumps(results))
-    analyse_command(runs)  # found where the results say
+    hmcl("report", runs)  # found where the results say
     assert "are not shown" not in capsys.readouterr().out
     assert (runs / "report" / "report.html").is_file()
-    with pytest.raises(SystemExit, match="holds no run"):
-        analyse_command(tmp_path, "--stream", folder / "store", "--out", new)
-    assert not new.exists()
+    assert not (tmp_path / "new").exists()
+    assert "--out is needed for several RUNs" in refused("a", "b")
+    assert "--formats must be some of png, pdf, svg, got 'gif'" in refused("a", "--formats", "gif")
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
@@ -188,20 +163,6 @@ def test_without_a_package_of_the_extra_nothing_is_begun(tmp_path, monkeypatch, 
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"{package}.*pip install 'hmcl_jax\[report\]'"):
         check_report(tmp_path / "report")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["a", "b"], "--out is needed for several RUNs"),
-        (["a", "--formats", "gif"], "--formats must be some of png, pdf, svg, got 'gif'"),
-        (["a", "--anchors", "0"], "--anchors must be at least 1, got 0"),
-    ],
-)
-def test_wrong_options_are_refused(arguments, said, analyse_command, capsys):
-    with pytest.raises(SystemExit):
-        analyse_command(*arguments)
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,6 @@ from paper.page import Section, as_json, html, markdown, verdict_rows
 from paper.plan import NAMES, about_of, read_item, unique
 from paper.published import Number, read_tables
 
-ROOT = Path(__file__).parent.parent
 # The paper's "Reproducibility Notes", typed here a second time: rho, beta, k_min.
 NOTES = {
     "meru-l": {"hmcl_mr": (0.60, 0.14, 8), "hmcl_ca": (0.65, 0.13, 8)},
@@ -65,11 +65,7 @@ def test_other_configs_have_the_settings_of_main():
             assert job.settings == main[label].settings
     placement = read_item("placement", "hycoclip-b").jobs["canonical"]
     assert placement["ca_post_anchor"].folder == main["hmcl_ca"].folder
-    assert placement["mr_post_anchor"].settings["beta"] == 0.2
-    for label, job in placement.items():
-        base = main["hmcl_mr" if label.startswith("mr") else "hmcl_ca"]
-        if label != "vanilla":
-            assert settings_of(base)[0::2] == (job.settings["variance"], job.settings["min_rank"])
+    assert settings_of(placement["mr_post_anchor"]) == (0.80, 0.2, 8)
     for stream, notes in NOTES.items():
         jobs = read_item("modalities", f"{stream}-modalities").jobs["canonical"]
         for label, (rho, _, least) in notes.items():
@@ -83,37 +79,19 @@ def test_tables_share_runs():
     jobs = unique(items)
     assert len(jobs) < 0.65 * sum(len(item.needed) for item in items)
     by_name = {item.name: item.jobs.get("canonical", {}) for item in items}
-    main, decay = by_name["main"], by_name["decay"]
+    main, decay, placement = by_name["main"], by_name["decay"], by_name["placement"]
     assert decay["vanilla_decay_0"].folder == main["vanilla"].folder
-    assert decay["mr_pre_decay_0"].folder == by_name["placement"]["mr_pre"].folder
-    assert decay["vanilla_decay_1e-2"].folder != main["vanilla"].folder
+    assert decay["mr_pre_decay_0"].folder == placement["mr_pre"].folder
     assert decay["vanilla_decay_1e-2"].train.weight_decay == 1e-2
     chosen = about_of("pullback", stream)["chosen"]
     assert by_name["pullback"][chosen].folder == main["hmcl_mr"].folder
     # What differs in anything is not shared.
-    assert len({job.folder for job in by_name["placement"].values()}) == 7
+    assert len({job.folder for job in (*placement.values(), decay["vanilla_decay_1e-2"])}) == 8
     for change in ({"seeds": [1]}, {"overrides": ["train.batch=3"]}):
         assert read_item("main", stream, **change).jobs["canonical"]["vanilla"].folder not in jobs
     overrides = ["methods.agem.memory=64"]
     added = read_item("main", stream, overrides, ["agem"]).jobs["canonical"]["agem"]
     assert added.settings == {"memory": 64}
-    assert added.folder != read_item("main", stream, [], ["agem"]).jobs["canonical"]["agem"].folder
-
-
-def test_every_config_reads_for_its_streams_and_says_how_it_is_run():
-    for name in NAMES:
-        about = about_of(name)
-        for stream in [*about["streams"], about["pocket"]]:
-            item = read_item(name, stream)
-            assert item.needed or about["show"] in ("ranks", "time")
-        text = (ROOT / "experiments" / "configs" / "paper" / f"{name}.toml").read_text()
-        for word in (f"reproduce.py {name} ", "--stream pocket", "Needs", "osts:", "Expect:"):
-            assert word in text.partition("\n[")[0], (name, word)
-    with pytest.raises(ConfigError, match="NAME must be one of main"):
-        about_of("mian")
-
-
-# Tables from results
 
 
 def shown(name, results, stream="pocket", about=()):
@@ -149,7 +127,6 @@ def test_stages_are_judged_by_how_far_scores_are_off_in_either_direction():
     }
     table, signed = shown("stages", made)
     assert means(table, "pocket", "vanilla") == {"after 2": 0, "after 3": 20}
-    assert means(signed, "pocket", "vanilla") == {"after 2": 0, "after 3": -20}
     assert means(table, "pocket", "hmcl_mr")["after 3"] == 35
     assert means(signed, "pocket", "hmcl_mr")["after 3"] == 5
     (verdict,) = judge(dataclasses.replace(table, columns=("after 3",)))
@@ -177,8 +154,6 @@ def test_placement_decay_and_pullback():
     assert list(sweep.blocks["pocket"]) == labels
     assert means(retained, "pocket", "weaker") == {"BWT": (-9.5 - 9.5) / 3, "task": 20.5}
     assert means(retained, "pocket", "stronger") == {"BWT": (-19.5 - 19.5) / 3, "task": 10.5}
-    (worse,) = judge(retained)
-    assert not worse.holds  # here the weaker one retains more
 
 
 def test_times_are_medians_and_may_not_settle_the_claim(tmp_path, monkeypatch):
@@ -193,8 +168,7 @@ def test_times_are_medians_and_may_not_settle_the_claim(tmp_path, monkeypatch):
     assert mr["ratio"].values == pytest.approx((1.0, 1.05, 8 / 9))
     (verdict,) = judge(table)
     assert verdict.holds is None
-    expected = "hmcl_ca, times vanilla: 1.20 (1.00 to 1.20 in 3 repeats) against 1.10"
-    assert expected in verdict.numbers()
+    assert "1.20 (1.00 to 1.20 in 3 repeats) against 1.10" in verdict.numbers()
     assert make_tables(inputs) == [table]  # all repeats are kept, and not measured again
     assert asked == [{"seed": 42, "stage": 3, "repeats": 9}]
 
@@ -272,9 +246,6 @@ def test_ranks_are_those_of_the_features(tmp_path):
     assert len(found["text"]) == len(store) - 1 == 4
 
 
-# The page
-
-
 def test_inside_means_two_of_the_papers_deviations():
     paper = Number(40.0, 0.5, 1e-3)
     near, far = (Cell("b", "m", "c", Number(x, 0.1), paper, True) for x in (40.99, 38.9))
@@ -282,9 +253,8 @@ def test_inside_means_two_of_the_papers_deviations():
     assert str(near) == "40.990 ± 0.100 (paper 40.000 ± 0.500, +0.990 inside)"
     assert str(far).endswith("-1.100 **outside**)")
     elsewhere = Cell("b", "m", "c", Number(38.9, 0.1), paper, False)
-    assert elsewhere.inside is None
+    assert elsewhere.inside is Cell("b", "m", "c", Number(38.9), Number(40.0), True).inside is None
     assert "side" not in str(elsewhere)
-    assert Cell("b", "m", "c", Number(38.9), Number(40.0), True).inside is None
     # Tasks of other data may have the names of the paper's.
     paper = read_tables()["tab:supp_extended_per_task"]
     row = {"mnist": Number(40.0, 1.0), "flags": Number(7.0, 1.0)}
@@ -293,13 +263,10 @@ def test_inside_means_two_of_the_papers_deviations():
 
 
 def test_numbers_are_written_with_the_papers_digits():
-    printed = Number(0.7869, None, 1e-4)
-    assert written(Number(0.5, 0.01), printed) == "0.5000 ± 0.0100"
-    assert written(Number(15.0, 0.44)) == "15.00 ± 0.44"
-    assert written(Number(15.0)) == "15"
-    assert written(Number(1.06, 0.0012)) == "1.060 ± 0.001"
+    assert written(Number(0.5, 0.01), Number(0.7869, None, 1e-4)) == "0.5000 ± 0.0100"
     assert written(Number(6.1e-5), Number(6.1e-5, None, 1e-6)) == "6.1e-05"
-    assert written(None) == "-"
+    alone = (Number(15.0, 0.44), Number(15.0), Number(1.06, 0.0012), None)
+    assert [*map(written, alone)] == ["15.00 ± 0.44", "15", "1.060 ± 0.001", "-"]
 
 
 def test_a_page_shows_both_numbers_and_what_is_missing():
@@ -321,18 +288,16 @@ def test_a_page_shows_both_numbers_and_what_is_missing():
         assert part in page
     assert "| w | s. | b. |" in [" ".join(line.split()) for line in text.splitlines()]
     body = page.partition("<body")[2]
-    assert "**" not in body
-    assert "<b>" not in body
+    assert not re.search(r"\*\*|<b>|http", body)
     assert 'style="background: rgba(214, 39, 40, 0.20)">-20.0</td>' in body
-    assert "http" not in page.replace("http-equiv", "")
 
 
 def test_all_three_verdicts_and_their_counts_are_shown_everywhere():
     def verdict(claim, block, holds):
         return Verdict(claim, "RQ1", block, (Check(f"numbers of {block}", holds),))
 
-    found = [verdict("first", "a", True), verdict("first", "b", True), verdict("second", "a", True)]
-    found += [verdict("second", "b", False), verdict("third", "a", None)]
+    states = [("first", "a", True), ("first", "b", True), ("second", "a", True)]
+    found = [verdict(*s) for s in (*states, ("second", "b", False), ("third", "a", None))]
     section = Section("main", "Main", "s", verdicts=tuple(found[:2]))
     sections = [section, dataclasses.replace(section, verdicts=tuple(found[2:]))]
     words = ["holds", "holds", "holds", "**does not hold**", "**not settled**"]
@@ -342,11 +307,6 @@ def test_all_three_verdicts_and_their_counts_are_shown_everywhere():
         assert all(text in page for text in (said, "3 say: holds.", "not settled: numbers of a"))
     data = json.loads(as_json(sections, ABOUT))
     assert [c["verdict"] for c in data["claims"]] == ["holds", "does not hold", "not settled"]
-    states = [v["holds"] for s in data["sections"] for v in s["verdicts"]]
-    assert states == [True] * 3 + [False, None]
-
-
-# The command
 
 
 def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, capsys, known_methods):
@@ -369,10 +329,9 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
     assert {cell["method"] for cell in first["cells"]} == methods
     assert {cell["method"] for cell in second["cells"] if cell["ours"]} == methods
     assert all(len(c["ours"]["values"]) == 2 for c in first["cells"] if c["ours"])
-    assert first["verdicts"]
-    # These are no runs of main: one checkpoint each is enough.
+    # These are no runs of main: one checkpoint each is enough, and broken has none.
     steps = sorted((tmp_path / "out" / "runs").glob("*/*/*/*/steps/*"))
-    assert [step.name for step in steps] == ["2"] * 4  # broken has none
+    assert [step.name for step in steps] == ["2"] * 4
     # Again: nothing is learned, and the numbers are the same.
     call(monkeypatch, *arguments)
     assert "task 1/2" not in capsys.readouterr().out
@@ -383,19 +342,21 @@ def test_the_command_makes_tables_with_a_users_method(tmp_path, monkeypatch, cap
 @pytest.fixture
 def few_programs(monkeypatch):
     """Pads all tasks to one size: those of a kind share a program, and compiling is what costs."""
-    monkeypatch.setattr(feed, "row_capacity", lambda rows: 16384)
+    monkeypatch.setattr(feed, "row_capacity", lambda rows: 256)
     for module in (feed, scoring):
-        monkeypatch.setattr(module, "class_capacity", lambda classes: 1024)
+        monkeypatch.setattr(module, "class_capacity", lambda classes: 8)
 
 
 @pytest.mark.slow
 def test_every_config_runs_to_its_table_on_stores_of_the_papers_layout(
     tmp_path, monkeypatch, few_programs
 ):
-    stores = []
-    for seed, name in enumerate(("meru-l", "meru-b", "hycoclip-b")):
-        path = hmcl16_store(tmp_path / name, name, seed=seed, dim=32)  # 1/100 of the pictures
-        more = modalities_store(tmp_path / f"{name}-modalities", name, seed=seed, dim=32)
+    stores, few = [], ("imagenet", "coco", "cifar10", "flickr30k")
+    for name in ("meru-l", "meru-b", "hycoclip-b"):
+        only = None if name == "hycoclip-b" else few  # one stream has a table of single tasks
+        tiny = {"scale": 1e-4, "dim": 8, "most_classes": 4, "only": only}
+        path = hmcl16_store(tmp_path / name, name, **tiny)
+        more = modalities_store(tmp_path / f"{name}-modalities", name, **{**tiny, "only": few})
         stores += ["--store", f"{name}={path}", "--store", f"{name}-modalities={more}"]
     options = [*haste("train.batch=48"), "--seeds", "42,1024", "--out", tmp_path / "out"]
     call(monkeypatch, "--all", *stores, *options)
@@ -405,9 +366,8 @@ def test_every_config_runs_to_its_table_on_stores_of_the_papers_layout(
     for section in data["sections"]:
         assert "missing" not in section, section
         assert section["cells"]
-        for cell in section["cells"]:
-            if cell["ours"] is not None:
-                assert np.isfinite(cell["ours"]["mean"]), (section["name"], cell)
+        ours = [cell["ours"]["mean"] for cell in section["cells"] if cell["ours"]]
+        assert np.isfinite(ours).all(), section["name"]
         # Every number that the paper prints for these methods has one of ours beside it.
         if section["name"] not in ("ranks", "time"):
             alone = [c for c in section["cells"] if c["paper"] and not c["ours"]]

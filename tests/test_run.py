@@ -28,8 +28,7 @@ class Stop(Exception):
 
 
 def same(a, b) -> bool:
-    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: np.array_equal(x, y), a, b))
-    return all(leaves)
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +42,22 @@ def results(out):
     return run_stream(small(), ["vanilla", "hmcl_mr"], [0, 1], FAST, out=out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["vanilla", "hmcl_rotation"])
-def test_a_lasting_optimizer_is_resumed_bitwise(tmp_path, method):
-    arguments = (small(), [method], [0, 7], dataclasses.replace(FAST, reset_optimizer=False))
-    whole = run_stream(*arguments)[method]
-    for task in (1, 2, 3):
+@pytest.mark.parametrize("task", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_lasting_optimizer_is_resumed_bitwise(tmp_path, task):
+    config = dataclasses.replace(FAST, reset_optimizer=False)
+    arguments = (small(), ["hmcl_rotation"], [0, 7], config)
+    (whole,) = run_stream(*arguments).values()
 
-        def stop(event, task=task):
-            if event.kind == "scores" and event.number == task:
-                raise Stop
+    def stop(event):
+        if event.kind == "scores" and event.number == task:
+            raise Stop
 
-        out = tmp_path / str(task)
-        with pytest.raises(Stop):
-            run_stream(*arguments, out=out, listener=stop)
-        resumed = run_stream(*arguments, out=out, resume=True)[method]
-        assert np.array_equal(resumed.scores, whole.scores, equal_nan=True)
-        assert same(resumed.heads, whole.heads)
-        assert (resumed.details, resumed.losses) == (whole.details, whole.losses)
+    with pytest.raises(Stop):
+        run_stream(*arguments, out=tmp_path, listener=stop)
+    (resumed,) = run_stream(*arguments, out=tmp_path, resume=True).values()
+    assert np.array_equal(resumed.scores, whole.scores, equal_nan=True)
+    assert same(resumed.heads, whole.heads)
+    assert (resumed.details, resumed.losses) == (whole.details, whole.losses)
 
 
 def test_a_finished_run_is_read_back(results, out):
@@ -104,8 +101,8 @@ def test_heads_are_made_when_a_modality_appears(tmp_path):
 @pytest.mark.slow
 def test_a_head_without_a_task_neither_moves_nor_decays():
     arguments = (small(modalities=3), ["vanilla"], [0], dataclasses.replace(FAST, weight_decay=0.3))
-    whole = run_stream(*arguments)["vanilla"]
-    first_two = run_stream(*arguments, order=["task1", "task2"])["vanilla"]
+    (whole,) = run_stream(*arguments).values()
+    (first_two,) = run_stream(*arguments, order=["task1", "task2"]).values()
     assert same(first_two.heads["audio"], whole.heads["audio"])
     assert not same(first_two.heads["text"], whole.heads["text"])
 
@@ -122,9 +119,9 @@ def test_any_two_modalities_pair():
 
 
 def test_another_run_in_the_directory_is_refused(results, out):
-    def again(store=None, seeds=(0, 1), resume=True, **changes):
+    def again(store=None, resume=True, **changes):
         config = dataclasses.replace(FAST, **changes)
-        run_stream(store or small(), ["vanilla"], list(seeds), config, out=out, resume=resume)
+        run_stream(store or small(), ["vanilla"], [0, 1], config, out=out, resume=resume)
 
     with pytest.raises(RunError, match="resume"):
         again(resume=False)
@@ -145,7 +142,6 @@ def test_folders_are_checked_before_training(results, out, tmp_path):
     with pytest.raises(RunError):
         run_stream(small(), ["vanilla", "hmcl_ca"], [0], FAST, out=tmp_path, listener=events.append)
     assert not events
-    assert (tmp_path / "hmcl_ca" / "thesis.tex").read_text() == "mine"
 
 
 def test_results_are_not_overwritten(tmp_path):
@@ -153,7 +149,6 @@ def test_results_are_not_overwritten(tmp_path):
     (tmp_path / "table.md").write_text("mine")
     with pytest.raises(RunError, match=r"table.md exists already; choose another --out"):
         check_results(tmp_path, ["vanilla"], resume=False)
-    check_results(tmp_path, ["vanilla"], resume=True)
     (tmp_path / "results.json").write_text("mine")
     with pytest.raises(RunError, match=r"results.json is not of a run of this kind"):
         check_results(tmp_path, ["vanilla"], resume=True)
@@ -161,23 +156,16 @@ def test_results_are_not_overwritten(tmp_path):
     check_results(tmp_path, ["vanilla", "hmcl_mr"], resume=True)
     with pytest.raises(RunError, match=r"also holds hmcl_mr, which would be lost"):
         check_results(tmp_path, ["vanilla"], resume=True)
-    (tmp_path / "table.tex").mkdir()
-    with pytest.raises(RunError, match=r"table.tex is not a file"):
-        check_results(tmp_path, ["vanilla", "hmcl_mr"], resume=True)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"methods": "vanilla"}, "methods must be a list of names, got the string 'vanilla'"),
-        ({"seeds": 3}, "seeds must be a list of whole numbers, got 3"),
-        ({"config": {"batch": 3}}, "config must be a TrainConfig, got dict"),
+        ({"config": {"batch": 3}}, "config must be a TrainConfig, got {'batch': 3}"),
         ({"settings": {"vanilla": 3}}, "settings must be tables by name, got {'vanilla': 3}"),
-        ({"seeds": [0.5]}, "seeds must be whole numbers"),
         ({"order": "seq2"}, "order must be one of canonical"),
-        ({"order": ["task9"]}, "order names the task 'task9'"),
+        ({"order": ["task9"]}, "order must name tasks of synthetic .*'task9'"),
         ({"order": ["task1", "task1"]}, "each once"),
-        ({"settings": {"hmcl": {}}}, "got 'hmcl'"),
     ],
 )
 def test_bad_arguments_are_named_before_anything_is_written(tmp_path, change, said):
@@ -192,41 +180,21 @@ def test_mistyped_options_are_named():
         run_stream(small(), listner=print)
 
 
-def damaged(kind: str) -> Store:
+def test_bad_stores_are_named_before_anything_is_written(tmp_path):
     store = small()
     task = store.tasks[0]
-    arrays = {name: np.array(array) for name, array in task.arrays.items()}
-    if kind == "NaN":
-        arrays["train_features"][3, 1] = np.nan
-    elif kind == "dimension":
-        arrays["train_features"] = arrays["train_features"][:, :-1]
-    elif kind == "labels":
-        arrays["train_labels"][5] = 99
-    else:
-        arrays["train_features"] = arrays["train_features"][:0]
-        arrays["train_labels"] = arrays["train_labels"][:0]
-    task = dataclasses.replace(task, arrays=arrays)
-    return dataclasses.replace(store, tasks=(task, *store.tasks[1:]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("NaN", "train_features row 3 is not finite"),
-        ("dimension", "train_features must have shape"),
-        ("labels", "train_labels row 5 is 99"),
-        ("empty", "train_features is empty"),
-    ],
-)
-def test_bad_stores_are_named_before_anything_is_written(tmp_path, kind, said):
-    with pytest.raises(StoreError, match=said):
-        run_stream(damaged(kind), ["vanilla"], [0], FAST, out=tmp_path / "out")
+    features = np.array(task.arrays["train_features"])
+    features[3, 1] = np.nan
+    task = dataclasses.replace(task, arrays={**task.arrays, "train_features": features})
+    damaged = dataclasses.replace(store, tasks=(task, *store.tasks[1:]))
+    with pytest.raises(StoreError, match="train_features row 3 is not finite"):
+        run_stream(damaged, ["vanilla"], [0], FAST, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_diverging_runs_do_not_count():
     wild = dataclasses.replace(FAST, classification=Schedule(3, 1e30))
-    with pytest.raises(FloatingPointError, match="lower the learning rate"):
+    with pytest.raises(FloatingPointError, match="lower train"):
         run_stream(small(), ["vanilla"], [0, 1], wild)
 
 
@@ -242,9 +210,8 @@ def test_tables_and_files(results, tmp_path):
     mean, std = shown["Overall"].mean(), shown["Overall"].std(ddof=1)
     assert f"{mean:.2f} ± {std:.2f}" in lines[2]
     assert latex_table(results).count(r"\\") == 4
-    written = write_results(tmp_path, results, {"note": 1})
+    write_results(tmp_path, results, {"note": 1})
     names = ["results.json", "table.md", "table.tex"]
-    assert sorted(path.name for path in written) == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["methods"]["vanilla"]["scores"][0][0][1] is None

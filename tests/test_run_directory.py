@@ -1,42 +1,102 @@
 """Run directories: exact restores, damage, crashes, and refusals that say what to do."""
 
+import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from run_directories import (
-    IDENTITY,
-    assert_same,
-    begun,
-    newest,
-    output,
-    python,
-    refused,
-    resumed,
-    round_trip,
-    saved,
-)
 
 import hmcl_jax
-from hmcl_jax.continual.errors import RunError
-from hmcl_jax.continual.run_directory import DamagedStep, open_run, read_record
+from hmcl_jax.continual import RunError
+from hmcl_jax.continual.run_directory import DamagedStep, diff_identities, open_run, read_record
 
 # Of a reading that fails, Orbax leaves coroutines behind.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+IDENTITY = {
+    "method": "hmcl",
+    "seeds": [0, 1],
+    "store": "ab12",
+    "config": {"learning_rate": 0.0005, "head": {"dim": 8, "bias": None}},
+}
+
+
+def resumed(path):
+    return open_run(path, IDENTITY, resume=True)
+
+
+def refused(path, match, identity=IDENTITY, resume=True):
+    """The message with which a directory is refused."""
+    with pytest.raises(RunError, match=match) as caught:
+        open_run(path, identity, resume=resume).__enter__()
+    return str(caught.value)
+
+
+def newest(run, template):
+    state, records = run.restore(lambda finished: template)
+    return len(records), state
+
+
+def assert_same(found, expected):
+    """Equal in structure, type, dtype, shape and every bit."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert isinstance(a, np.ndarray) == isinstance(b, np.ndarray)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def round_trip(path, state, template=None):
+    with resumed(path) as run:
+        run.save(1, state, {})
+    with resumed(path) as run:
+        finished, found = newest(run, state if template is None else template)
+    assert finished == 1
+    return found
+
+
+def saved(path, steps=2):
+    """A run with some steps; gives their states."""
+    states = {n: {"W": jnp.arange(12.0) + n, "n": jnp.int32(n)} for n in range(1, steps + 1)}
+    with resumed(path) as run:
+        for n, state in states.items():
+            run.save(n, state, {"finished": n})
+    return states
+
+
+def python(code, *arguments):
+    """A Python process of its own, which can import this file."""
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err[-2000:]
+    return out, err
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "runs" / "hmcl"
-
-
-# Exact restores
 
 
 def test_every_dtype_comes_back_bit_by_bit(path, x64, rng):
@@ -74,31 +134,15 @@ def test_small_states_come_back(path, state):
     assert_same(round_trip(path, state), state)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"W": jnp.zeros((2, 4))}, r"\['W'\]\.shape: \[2, 3\] in the directory, \[2, 4\] asked"),
-        ({"W": np.zeros((2, 3))}, r"\['W'\]\.dtype: 'float32' in the directory, 'float64' asked"),
-        ({"n": None}, r"\['n'\]\.dtype: 'int32' in the directory, absent"),
-        ({"m": jnp.ones(())}, r"\['m'\]\.dtype: absent in the directory"),
-    ],
-)
-def test_another_template_is_refused(path, change, named):
+def test_another_template_is_refused(path):
     state = {"W": jnp.zeros((2, 3)), "n": jnp.int32(0)}
-    with pytest.raises(RunError, match=named):
-        round_trip(path, state, {**state, **change})
-
-
-def test_what_is_no_array_is_refused(path):
-    with begun(path) as run:
-        with pytest.raises(TypeError, match=r"state\['n'\] must be an array, got 3"):
-            run.save(1, {"n": 3}, {})
-        assert newest(run, {}) == (0, None)
+    with pytest.raises(RunError, match=r"\['W'\]\.dtype: .*\['n'\]\.dtype: 'int32' .* absent"):
+        round_trip(path, state, {"W": np.zeros((2, 3))})
 
 
 def test_records_come_back_with_nan_for_what_is_not_finite(path):
     record = {"scores": [[0.1, float("inf")], [1 / 3, 0.25]], "seconds": {"train": 12.5}}
-    with begun(path) as run:
+    with resumed(path) as run:
         run.save(1, {}, record)
         run.save(2, {}, {"a": None, "names": ["ä"]})
     with resumed(path) as run:
@@ -109,9 +153,6 @@ def test_records_come_back_with_nan_for_what_is_not_finite(path):
     file.write_text(file.read_text().replace("12.5", "13.5"))
     with pytest.raises(RunError, match=r"0001\.json cannot be read: .*checksum.*--resume"):
         read_record(path, 1)
-
-
-# Directories
 
 
 def test_a_run_can_be_moved_and_begun_anew_from_any_step(path):
@@ -133,42 +174,32 @@ def test_another_run_is_refused_with_every_difference(path):
     refused(path, r"holds a run already; .*--resume.*--out", resume=False)
     with open_run(path, {**IDENTITY, "seeds": (0, 1)}, resume=True):  # JSON has no tuples
         pass
-    config = {"learning_rate": 0.001, "head": {"dim": 8, "bias": False}, "decay": 0}
-    other = {"method": "ewc", "seeds": [0, 1, 2], "store": "ab12", "config": config}
-    assert (
-        "holds another run: "
-        "config.decay: absent in the directory, 0 asked for; "
-        "config.head.bias: None in the directory, False asked for; "
-        "config.learning_rate: 0.0005 in the directory, 0.001 asked for; "
-        "method: 'hmcl' in the directory, 'ewc' asked for; "
-        "seeds: [0, 1] in the directory, [0, 1, 2] asked for. Ask for the same"
-    ) in refused(path, "--out", other)
+    config = {"learning_rate": 0.0005, "head": {"dim": 8, "bias": False}, "decay": 0}
+    other = {**IDENTITY, "seeds": [], "config": config}
+    message = refused(path, "holds another run: .*--out", other)
+    assert "config.decay: absent in the directory, 0 asked for" in message
+    assert "config.head.bias: None in the directory, False asked for" in message
+    assert "seeds: [0, 1] in the directory, [] asked for" in message
+    assert "learning_rate" not in message
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(1, True), ({"a.b": 1}, {"a": {"b": 1}}), ({}, None)])
-def test_near_misses_are_differences(path, ours, theirs):
-    with open_run(path, {"x": ours}, resume=False):
-        pass
-    refused(path, "holds another run: x", {"x": theirs})
+def test_near_misses_are_differences():
+    for ours, theirs in ((1, True), ({"a.b": 1}, {"a": {"b": 1}}), ({}, None)):
+        assert diff_identities({"x": ours}, {"x": theirs})
+        assert not diff_identities({"x": ours}, {"x": ours})
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_files_of_something_else_are_left_alone(path, resume):
     path.mkdir(parents=True)
     (path / "thesis.tex").write_text("years of work")
-    refused(path, r"holds no run\.json, but 'thesis\.tex'; .*--out", resume=resume)
+    refused(path, r"'thesis\.tex'.*--out", resume=resume)
     assert [file.name for file in path.iterdir()] == ["thesis.tex"]
     refused(path / "thesis.tex", "cannot be used: ", resume=resume)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "JSONDecodeError"),
-        ('{"schema": 2}', "KeyError"),
-        ("[]", "TypeError"),
-        ('{"schema": 99, "identity": {}}', "schema 99, this version of hmcl_jax reads 2"),
-    ],
+    ("text", "said"), [("{", "JSONDecodeError"), ('{"schema": 99, "identity": {}}', "schema 99")]
 )
 def test_a_damaged_identity_is_named(path, text, said):
     path.mkdir(parents=True)
@@ -177,26 +208,24 @@ def test_a_damaged_identity_is_named(path, text, said):
 
 
 def test_errors_inside_pass_through_and_free_the_directory(path):
-    with pytest.raises(OSError, match="mine"), begun(path):
+    with pytest.raises(OSError, match="mine"), resumed(path):
         raise OSError("mine")
     with resumed(path):
         refused(path, "in use by another process")
 
 
-# Damage
-
-
-def check_flipped_bits(path, flips):
-    """None is loaded silently: the state is right, or the step before is used with a warning."""
+@pytest.mark.parametrize("times", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_damage_is_not_loaded(path, times):
+    """With a flipped bit or a file cut off, the step before is used, with a warning."""
     states, chance, named = saved(path), random.Random(0), 0
     files = [file for file in sorted((path / "steps" / "2").rglob("*")) if file.is_file()]
     weights = [file.stat().st_size for file in files]
-    for _ in range(flips):
-        (file,) = chance.choices(files, weights)
+    for number in range(times):
+        (file,) = chance.choices(files, weights)  # every byte is hit as likely
         whole = file.read_bytes()
-        flipped = bytearray(whole)
-        flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
-        file.write_bytes(flipped)
+        damaged, at = bytearray(whole), chance.randrange(len(whole))
+        damaged[at] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged[:at] if number % 4 == 3 else damaged)
         with resumed(path) as run, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             finished, found = newest(run, states[2])
@@ -204,12 +233,7 @@ def check_flipped_bits(path, flips):
         assert (finished == 1) == any(w.category is DamagedStep for w in caught)
         named += finished == 1
         file.write_bytes(whole)
-    assert named > flips / 6
-
-
-@pytest.mark.parametrize("flips", [12, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_flipped_bit_is_not_loaded(path, flips):
-    check_flipped_bits(path, flips)
+    assert named > times / 6
 
 
 def test_a_damaged_step_is_written_again(path):
@@ -235,12 +259,12 @@ import resource, sys
 import numpy as np
 import hmcl_jax.continual
 assert "orbax.checkpoint" not in sys.modules  # importing it takes a second
-from hmcl_jax.continual.errors import RunError
-from run_directories import assert_same, begun, newest, resumed
+from hmcl_jax.continual import RunError
+from test_run_directory import assert_same, newest, resumed
 
 small = {f"W{i}": np.ones((64, 64)) for i in range(30)}
 large = {f"W{i}": np.random.default_rng(i).normal(size=(64, 64)) for i in range(30)}
-with begun(sys.argv[1]) as run:
+with resumed(sys.argv[1]) as run:
     run.save(1, small, {})
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, allowed[1]))
@@ -262,12 +286,9 @@ def test_a_full_disk_loses_nothing(path):
     assert "rerun with --resume" in out
 
 
-# Crashes
-
 LEARNER = """
 import sys
-from run_directories import newest, resumed
-from test_run_directory import first, train
+from test_run_directory import first, newest, resumed, train
 
 with resumed(sys.argv[1]) as run:
     done, state = newest(run, first())
@@ -298,8 +319,7 @@ def test_killed_runs_resume_bitwise(path):
     assert process.stdout.readline() == "open\n", process.communicate()[1][-2000:]
     while process.poll() is None and not list(path.glob("steps/*-tmp*")):
         time.sleep(0.001)
-    with pytest.raises(RunError, match="in use by another process; wait"):
-        resumed(path).__enter__()
+    refused(path, "in use by another process; wait")
     process.kill()
     process.communicate()
     assert list(path.glob("steps/*-tmp*"))

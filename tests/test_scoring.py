@@ -1,4 +1,4 @@
-"""Scores of all seeds: tasks together and alone, kept on the device or sent."""
+"""Scores of all seeds: padded or not, kept on the device or sent."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,8 @@ import pytest
 
 from hmcl_jax.continual.scoring import Evaluator
 from hmcl_jax.data.synthetic import synthetic_stream
+from hmcl_jax.evaluation import recall, top1
+from hmcl_jax.head import apply_head
 
 STORE = synthetic_stream(tasks=3, classes=4, dimension=8, train=8, test=40, retrieval_every=3)
 
@@ -17,17 +19,22 @@ def heads(rng):
     return {m: jnp.eye(8, 9, 1)[None] + noise[i] for i, m in enumerate(("image", "text"))}
 
 
-def test_tasks_together_are_tasks_alone(heads):
-    evaluator = Evaluator(STORE.K)
-    together = evaluator.all(heads, list(STORE))
-    assert [len(found) for found in together] == [3, 3, 7]
-    for task, found in zip(STORE, together, strict=True):
-        alone = Evaluator(STORE.K)(heads, task)
-        assert found.keys() == alone.keys()
-        for name, values in found.items():
-            assert values.shape == (2,)
-            np.testing.assert_array_equal(values, alone[name])
-    assert len({float(found["score"][0]) for found in together}) > 1
+def test_padding_changes_nothing(heads):
+    found = Evaluator(STORE.K).all(heads, list(STORE))
+    for task, measures in zip(STORE, found, strict=True):
+        general, specific, pairs = task.pairs("test")
+        for seed in range(2):
+            x, y = (
+                apply_head(heads[m][seed], features, STORE.K)
+                for m, features in ((task.general, general), (task.specific, specific))
+            )
+            if task.kind == "classification":
+                expected = top1(x, y, pairs[:, 1], K=STORE.K)
+            else:
+                both = recall(x, y, pairs, ks=(5,), K=STORE.K)
+                expected = np.mean([share for of_ks in both.values() for share in of_ks.values()])
+            np.testing.assert_allclose(measures["score"][seed], expected, atol=1e-6)
+    assert [len(measures) for measures in found] == [3, 3, 7]
 
 
 def test_only_so_much_is_kept_on_the_device(heads):
@@ -44,13 +51,3 @@ def test_only_so_much_is_kept_on_the_device(heads):
                 for name in other:
                     np.testing.assert_array_equal(one[name], other[name])
             assert len(evaluator._kept) == kept
-
-
-def test_only_classes_are_predicted(heads):
-    evaluator = Evaluator(STORE.K)
-    predicted = evaluator.predictions(heads, STORE.tasks[0])
-    assert predicted.shape == (2, STORE.tasks[0].size("test"))
-    right = np.mean(predicted == STORE.tasks[0].arrays["test_labels"], axis=1)
-    np.testing.assert_allclose(right, evaluator(heads, STORE.tasks[0])["top1"], atol=1e-6)
-    with pytest.raises(ValueError, match="must be a classification task, got 'task3'"):
-        evaluator.predictions(heads, STORE.tasks[2])

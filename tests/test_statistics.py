@@ -5,12 +5,11 @@ import pytest
 from scipy import stats
 
 from hmcl_jax.evaluation import bonferroni, rank_correlation, wilcoxon
+from hmcl_jax.evaluation.statistics import seed_mean, seed_std
 
 
-@pytest.mark.parametrize("n", [5, 9, 16, 20])
-@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(("n", "ties"), [(5, False), (16, False), (5, True), (12, True)])
 def test_the_exact_p_value_counts_all_signs(rng, n, ties):
-    n = min(n, 12) if ties else n
     x = rng.normal(size=n) + 0.5
     if ties:
         x = np.concatenate([[2, -2, 0], rng.integers(-3, 5, size=n - 3)]).astype(float)
@@ -31,6 +30,12 @@ def test_fifteen_differences_of_one_sign_give_the_papers_values():
     assert f"{test.p:.1e} {bonferroni(test.p, 4):.1e}" == "6.1e-05 2.4e-04"
 
 
+def test_stopped_seeds_do_not_count():
+    nan = np.nan
+    np.testing.assert_array_equal(seed_mean([[1.0, nan, 3.0], [nan] * 3]), [2, nan])
+    np.testing.assert_allclose(seed_std([[1.0, nan, 3.0], [1.0, nan, nan]]), [np.sqrt(2), 0])
+
+
 def test_no_difference_is_no_evidence():
     assert wilcoxon([0.0, 0.0]) == wilcoxon([]) == (0, 1, 0, 0)
     assert wilcoxon([2.0]).p == wilcoxon([1, -1]).p == bonferroni(0.4, 4) == 1
@@ -39,12 +44,6 @@ def test_no_difference_is_no_evidence():
 def test_many_tied_differences_take_the_normal_approximation(rng):
     x = rng.integers(-9, 12, size=200)
     assert wilcoxon(x).p == stats.wilcoxon(x[x != 0], method="asymptotic").pvalue
-
-
-@pytest.mark.parametrize("wrong", [[1.0, np.nan], [[1.0], [2.0]], ["a"]])
-def test_differences_that_are_no_list_of_numbers_are_refused(wrong):
-    with pytest.raises(ValueError, match="differences must h"):
-        wilcoxon(wrong)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -65,6 +64,5 @@ def test_rank_correlation_of_constants_and_wrong_input():
     assert rank_correlation([1.0, 2.0], [4.0, 3.0]) == pytest.approx(-1)
     with pytest.raises(ValueError, match="y must hold finite"):
         rank_correlation([1.0, 2.0], [1.0, np.nan])
-    for wrong in ([1, 2, 3], ["a", "b"], 3.0):
-        with pytest.raises(ValueError, match=r"core dimension|x must hold finite"):
-            rank_correlation(wrong, [1, 2])
+    with pytest.raises(ValueError, match="differences must have shape"):
+        wilcoxon([[1.0], [2.0]])

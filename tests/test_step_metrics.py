@@ -11,17 +11,16 @@ import pytest
 import hmcl_jax
 from hmcl_jax.continual import Carried, Setting, TrainConfig, learn_task, make_method, run_stream
 from hmcl_jax.continual.config import Schedule
-from hmcl_jax.continual.methods.hmcl import protection_in
 from hmcl_jax.data.synthetic import synthetic_stream
 
 STORE = synthetic_stream(tasks=3, dimension=12, seed=3)
 ONE = TrainConfig(batch=64, classification=Schedule(1, 1e-2), retrieval=Schedule(1, 1e-2))
 
 
-def second_task(settings, config=ONE):
+def second_task(settings):
     """Heads at the start of the second task, and what its training gives; two seeds."""
     method = make_method("hmcl_ca", settings)
-    setting = Setting(STORE.K, STORE.tau, (0, 1), config)
+    setting = Setting(STORE.K, STORE.tau, (0, 1), ONE)
     heads = hmcl_jax.identity_heads(["image", "text"], dim=12)
     heads = jax.tree.map(lambda W: jnp.stack([W, 1.1 * W]), heads)
     carried = Carried(heads, None, method.init(heads))
@@ -32,7 +31,7 @@ def second_task(settings, config=ONE):
 
 
 def protection_of(carried):
-    return protection_in(carried.opt_state)
+    return optax.tree.get(carried.opt_state, "protection")
 
 
 def one(tree, seed):
@@ -84,7 +83,17 @@ def test_before_correction_it_is_the_step_of_adamw():
         omega = hmcl_jax.generator(hmcl_jax.shared_rotation(step, protection), protection)
         angles = np.linalg.norm(omega) / np.sqrt(2)  # every angle is an eigenvalue twice
         np.testing.assert_allclose(metrics["rotation"][seed, 0], angles, rtol=1e-3)
-    assert "anchor_bound" not in metrics
+    assert not {"anchor_distance", "anchor_bound"} & metrics.keys()  # beta = 0 has no anchor
+
+
+def test_single_minibatches_give_no_bound():
+    """Only one step of an epoch is measured, and any other may be longer."""
+    store = synthetic_stream(tasks=1, classes=2, dimension=4, train=8, test=4)
+    config = dataclasses.replace(ONE, batch=8, step="minibatch")
+    setting = Setting(store.K, store.tau, (0,), config)
+    _, learned = learn_task(make_method("hmcl_mr"), Carried(), [(store.tasks[0], 0)], setting)
+    assert "anchor_distance" in learned.metrics
+    assert not {"step", "anchor_bound"} & learned.metrics.keys()
 
 
 def test_projecting_before_adamw_leaves_a_defect():

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmcl_jax.backbones import tokenizer
-from hmcl_jax.backbones.tokenizer import END, START, VOCABULARY, Tokenizer
+from hmcl_jax.backbones.tokenizer import END, START, Tokenizer
 
 IDS = Path(__file__).parent / "data" / "clip_token_ids.json.xz"
 
@@ -29,7 +28,6 @@ def padded(ids, context):
 
 
 def test_ids_are_those_of_openai_clip(reference):
-    assert len(reference["texts"]) >= 1000
     found = Tokenizer()(reference["texts"])
     assert found.dtype == np.int32
     for text, row, ids in zip(reference["texts"], found, reference["ids"], strict=True):
@@ -45,23 +43,14 @@ def test_characters_of_unicode_3_2(reference):
         assert hashlib.sha256(ids.encode()).hexdigest()[:16] == known, ascii(text)
 
 
-def test_the_vocabulary_is_whole():
-    merge, symbols = tokenizer._pipeline()[1], tokenizer._alphabet()
-    assert len({*symbols}) == 256
-    assert [merge(symbol)[0].id for symbol in symbols] == list(range(256, 512))
-    assert max(START, END) == VOCABULARY - 1
-
-
 def test_padding_and_texts_that_are_too_long():
-    text = "a photo of a small dog"
     ids = [320, 1125, 539, 320, 2442, 1929]
     for context in range(2, 12):
-        row = Tokenizer(context)([text])[0].tolist()
+        row = Tokenizer(context)(["a photo of a small dog"])[0].tolist()
         assert row == padded([START, *ids[: context - 2], END], context)
     # A word that is cut in the middle of its tokens.
     longest = Tokenizer(40)(["a antidisestablishmentarianism"])[0]
-    count = int(longest.argmax())
-    for context in range(2, count + 1):
+    for context in range(2, longest.argmax() + 1):
         row = Tokenizer(context)(["a antidisestablishmentarianism"])[0]
         assert row.tolist() == [*longest[: context - 1], END]
 
@@ -77,19 +66,14 @@ def test_no_texts_arrays_of_texts_and_pairs_of_surrogates():
     assert Tokenizer()([]).shape == (0, 77)
     rows = Tokenizer()(["\ud83d\ude00", "\U0001f600"])
     np.testing.assert_array_equal(rows[0], rows[1])
-    rows = Tokenizer()(np.array(["a dog", "a cat"]))
-    np.testing.assert_array_equal(rows, Tokenizer()(("a dog", "a cat")))
 
 
 @pytest.mark.parametrize(
     ("texts", "error", "message"),
     [
         (["a", None], TypeError, r"texts\[1\] must be a string, got NoneType"),
-        (["a", "b", b"c"], TypeError, r"texts\[2\] must be a string, got bytes; decode it"),
-        ([3.5], TypeError, r"texts\[0\] must be a string, got float"),
-        ("a dog", TypeError, r"sequence of strings, got one str; write \[text\]"),
+        ("a dog", TypeError, r"write \[text\]"),
         (["a", "caf\udce9"], ValueError, r"texts\[1\].*surrogate '\\udce9' at position 3"),
-        (["\ud83d!"], ValueError, r"texts\[0\].*'\\ud83d' at position 0"),
         (["\ud83d\ude00\ude00"], ValueError, r"'\\ude00' at position 2"),
         (["\ud83d\ud83d\ude00"], ValueError, r"'\\ud83d' at position 0"),
     ],
@@ -97,9 +81,5 @@ def test_no_texts_arrays_of_texts_and_pairs_of_surrogates():
 def test_what_is_no_text_is_refused(texts, error, message):
     with pytest.raises(error, match=message):
         Tokenizer()(texts)
-
-
-@pytest.mark.parametrize("context", [1, 2.5, True])
-def test_context_must_be_a_length(context):
-    with pytest.raises((TypeError, ValueError), match="context"):
-        Tokenizer(context)
+    with pytest.raises(ValueError, match="context"):
+        Tokenizer(1)

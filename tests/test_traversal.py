@@ -5,13 +5,7 @@ import pytest
 
 import hmcl_jax
 from hmcl_jax import lorentz
-from hmcl_jax.evaluation import (
-    Pool,
-    compare_heads,
-    task_pool,
-    traversal_table,
-    traverse,
-)
+from hmcl_jax.evaluation import Pool, compare_heads, task_pool, traverse
 
 K = 10.0
 
@@ -23,11 +17,9 @@ def points(rng, n, low, high, d=8):
     return x * rng.uniform(low, high, (n, 1)) / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def scene(rng, dtype=np.float32, n=12, m=30, seeds=()):
-    images = np.array([points(rng, n, 2, 4) for _ in range(*seeds or (1,))], dtype)
-    texts = np.array([points(rng, m, 0.4, 2) for _ in range(len(images))], dtype)
-    names = [f"text {i}" for i in range(m)]
-    return (images, texts, names) if seeds else (images[0], texts[0], names)
+def scene(rng, dtype=np.float32, n=12, m=30):
+    images, texts = points(rng, n, 2, 4).astype(dtype), points(rng, m, 0.4, 2).astype(dtype)
+    return images, texts, [f"text {i}" for i in range(m)]
 
 
 def brute(image, texts, steps, entailing, K=K, kappa=0.1):
@@ -60,22 +52,19 @@ def brute(image, texts, steps, entailing, K=K, kappa=0.1):
     return nearest
 
 
-@pytest.mark.parametrize(("steps", "entailing"), [(2, True), (20, True), (20, False)])
+@pytest.mark.parametrize(("steps", "entailing"), [(2, True), (20, False)])
 def test_walks_equal_brute_force(dtype, rng, steps, entailing):
     images, texts, names = scene(rng, dtype)
     found = traverse(images, texts, names, steps=steps, entailing=entailing)
     expected = [brute(image, texts, steps, entailing) for image in images]
     np.testing.assert_array_equal(found.nearest, expected)
-    assert found.entailing == entailing
-    assert found.names == (*names, "[ROOT]")
+    assert (found.entailing, found.names) == (entailing, (*names, "[ROOT]"))
     assert len(np.unique(found.nearest)) > 5
-    if entailing and steps == 20:
-        other = traverse(images, texts, names, entailing=False)
-        assert (other.nearest != found.nearest).mean() > 0.1
 
 
-def test_curvature_and_aperture_are_used(rng):
-    images, texts, names = scene(rng)
+def test_curvature_aperture_and_blocks(rng, monkeypatch):
+    monkeypatch.setattr("hmcl_jax.evaluation.traversal.BLOCK_ENTRIES", 3 * 31 * 20)
+    images, texts, names = scene(rng, n=7)  # a shape of its own, so nothing is compiled yet
     for kappa in (0.02, 0.3):
         found = traverse(images, texts, names, K=2.0, kappa=kappa)
         expected = [brute(image, texts, 20, True, 2.0, kappa) for image in images]
@@ -105,26 +94,8 @@ def test_paths_are_in_order_and_hold_each_text_once():
     texts = np.array([[2.0, 0.1], [1.2, 0.0], [2.0, -0.1]], np.float32)
     found = traverse(np.array([[4.0, 0.0]], np.float32), texts, ["a", "b", "a"], entailing=False)
     assert found.path(0) == ("a", "b", "[ROOT]")
-    with pytest.raises(ValueError, match="index must be 1 numbers, one per leading axis"):
+    with pytest.raises(ValueError, match="index must be one number per leading axis"):
         found.path()
-
-
-def test_seeds_equal_a_loop(rng):
-    images, texts, names = scene(rng, seeds=(3,))
-    found = traverse(images, texts, names)
-    assert found.nearest.shape == found.distances.shape == found.radii.shape == (3, 12, 20)
-    for seed in range(3):
-        alone = traverse(images[seed], texts[seed], names)
-        np.testing.assert_array_equal(found.nearest[seed], alone.nearest)
-        np.testing.assert_allclose(found.distances[seed], alone.distances, rtol=1e-6)
-        assert found.path(seed, 2) == alone.path(2)
-
-
-def test_blocks_of_pictures_do_not_matter(rng, monkeypatch):
-    monkeypatch.setattr("hmcl_jax.evaluation.traversal.BLOCK_ENTRIES", 3 * 31 * 11)
-    images, texts, names = scene(rng, n=7)  # a shape of its own, so nothing is compiled yet
-    found = traverse(images, texts, names, steps=11)
-    np.testing.assert_array_equal(found.nearest, [brute(x, texts, 11, True) for x in images])
 
 
 def test_two_heads_side_by_side(rng):
@@ -141,45 +112,22 @@ def test_two_heads_side_by_side(rng):
     assert both.nearest.shape == (2, 12, 20)
     stretched = traverse(1.2 * images, 1.2 * texts, names, entailing=False)
     np.testing.assert_array_equal(both.nearest[1], stretched.nearest)
-    with pytest.raises(ValueError, match=r"heads\['x'\] must have heads for \['text'\], got \['im"):
-        compare_heads({"x": {"image": start["image"]}}, images, pool)
-    with pytest.raises(ValueError, match=r"must have heads for \['audio'\]"):
+    assert both.path(1, 2) == stretched.path(2)
+    with pytest.raises(ValueError, match=r"heads\['x'\] must have heads for \['audio'\]"):
         compare_heads({"x": start}, images, pool, modality="audio")
-
-
-def test_a_table_ends_with_the_root_and_shows_names_as_text():
-    image = np.array([[3.0, 0.0]], np.float32)
-    texts = np.array([[2.0, 0.1], [1.0, 0.0]], np.float32)
-    long = traverse(image, texts, ["a|b\n*c*", "<i>d</i> & `e`"], entailing=False)
-    short = traverse(image, texts[1:], ["\N{DOG FACE}"], entailing=False)
-    lines = traversal_table({"task end": long, "final": short}, 0).split("\n")
-    assert lines == [
-        "| task end | final |",
-        "|---|---|",
-        "| a\\|b \\*c\\* | \N{DOG FACE} |",
-        "| &lt;i>d&lt;/i> &amp; \\`e\\` |  |",
-        "| [ROOT] | [ROOT] |",
-    ]
-    with pytest.raises(ValueError, match="at least one traversal"):
-        traversal_table({}, 0)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"images": np.ones(3)}, r"shapes \(n, d\) and \(m, d\).*got shapes \(3,\) and \(2, 3\)"),
-        ({"images": np.ones((2, 4, 3))}, r"got shapes \(2, 4, 3\) and \(2, 3\)"),
         ({"images": np.ones((4, 2))}, r"one length, got shapes images \(4, 2\), texts \(2, 3\)"),
-        ({"images": np.ones((0, 3))}, r"at least one picture, got shape \(0, 3\)"),
+        ({"images": np.ones((0, 3))}, r"n, m >= 1.*got shapes \(0, 3\)"),
         ({"images": np.full((1, 3), np.nan)}, r"images must be finite, got 3 NaN"),
-        ({"texts": np.full((2, 3), np.inf)}, r"texts must be finite"),
-        ({"texts": np.ones((0, 3)), "names": []}, r"hold at least one, got 0 for 0 texts"),
-        ({"names": ["a"]}, r"one name per text.*got 1 for 2 texts"),
-        ({"names": "ab"}, r"names must be a list"),
-        ({"names": ["a", "[ROOT]"]}, r"must not hold '\[ROOT\]'"),
+        ({"names": ["a"]}, r"one name per text.*got 1 names for 2 texts"),
+        ({"names": ["a", "[ROOT]"]}, r"without '\[ROOT\]'"),
         ({"steps": 1}, r"steps must be at least 2, got steps = 1"),
         ({"K": 0.0}, r"K must be positive and finite, got K = 0.0"),
-        ({"kappa": -1.0}, r"kappa must be positive"),
     ],
 )
 def test_wrong_arguments_are_refused(change, message):
@@ -197,30 +145,25 @@ def test_pool_of_a_task(store):
     task = store["qd-animals"]
     pool = task_pool(task)
     assert set(pool.names) == {*task.tree_names, *task.classes}
-    assert (pool.features.shape, pool.features.dtype) == ((len(pool.names), 512), np.float32)
-    assert (pool.modality, len(pool.kinds)) == ("text", len(pool.names))
+    assert (pool.features.shape, pool.modality) == ((len(pool.names), 512), "text")
     first = task_pool(task, ["classes", "tree"])  # now the prototype comes first
-    for found, array, names in (
-        (pool, "tree_features", task.tree_names),
-        (first, "prototypes", task.classes),
-    ):
+    ways = ((pool, "tree_features", task.tree_names), (first, "prototypes", task.classes))
+    for found, array, names in ways:
         point = found.features[found.names.index("bird")]
         np.testing.assert_array_equal(point, np.float32(task.arrays[array][names.index("bird")]))
-    assert set(first.kinds) == {"classes", "tree"}
 
 
 def test_captions_have_the_names_that_the_store_knows(store):
     assert task_pool(store["flags"], ["captions"]).names[0] == "flag of Afghanistan"
-    captions = store["game-icons"].arrays["test_general"]
     unknown = task_pool(store["game-icons"], ["captions"])
-    assert unknown.names[:2] == ("caption 0 of game-icons", "caption 1 of game-icons")
+    assert unknown.names[1] == "caption 1 of game-icons"
+    captions = store["game-icons"].arrays["test_general"]
     np.testing.assert_array_equal(unknown.features, np.float32(captions))
-    assert set(unknown.kinds) == {"captions"}
 
 
 def test_pools_that_cannot_be_made_are_refused(store):
-    for wrong in ("tree", [], ["nouns"]):
-        with pytest.raises(ValueError, match=r"parts must be some of \('tree', 'classes', 'cap"):
+    for wrong in ("tree", ["nouns"]):
+        with pytest.raises(ValueError, match="parts must be some of"):
             task_pool(store["flags"], wrong)
     with pytest.raises(ValueError, match="The store has no tree for mnist"):
         task_pool(store["mnist"], ["tree"])

@@ -28,19 +28,24 @@ class NumpyTowers:
         self.image_heads, self.text_heads = image_heads, text_heads
         self.c = math.exp(self.state["curv"])
 
-    def linear(self, x, weight, bias):
-        return x @ self.state[weight].T + self.state[bias]
+    def linear(self, x, name):
+        return x @ self.state[f"{name}weight"].T + self.state[f"{name}bias"]
 
     def norm(self, x, name):
         x = x - x.mean(axis=-1, keepdims=True)
         x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
         return x * self.state[f"{name}.weight"] + self.state[f"{name}.bias"]
 
-    def layer(self, x, norms, qkv, out, up, down, heads, causal):
-        q, k, v = np.split(self.linear(self.norm(x, norms[0]), *qkv), 3, axis=1)
-        x = x + self.linear(heads_of(q, k, v, heads, causal), *out)
-        inside = self.linear(self.norm(x, norms[1]), *up)
-        return x + self.linear(inside * (1 + erf(inside / math.sqrt(2))) / 2, *down)
+    def layers(self, x, block, parts, heads, causal):
+        number = 0
+        while f"{block}.{number}.{parts.split()[0]}.weight" in self.state:
+            norm1, qkv, out, norm2, up, down = (f"{block}.{number}.{p}" for p in parts.split())
+            q, k, v = np.split(self.linear(self.norm(x, norm1), qkv), 3, axis=1)
+            x = x + self.linear(heads_of(q, k, v, heads, causal), out)
+            inside = self.linear(self.norm(x, norm2), up)
+            x = x + self.linear(inside * (1 + erf(inside / math.sqrt(2))) / 2, down)
+            number += 1
+        return x
 
     def image_tangent(self, pixels):
         state = self.state
@@ -55,34 +60,16 @@ class NumpyTowers:
                 seen = np.einsum("yxc,ocyx->o", cut, kernel)
                 rows.append(seen + state["visual.patch_embed.proj.bias"])
         x = np.stack(rows) + state["visual.pos_embed"][0]
-        i = 0
-        while f"visual.blocks.{i}.norm1.weight" in state:
-            names = (
-                [f"visual.blocks.{i}.{part}.{kind}" for kind in ("weight", "bias")]
-                for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
-            )
-            norms = [f"visual.blocks.{i}.norm{j}" for j in (1, 2)]
-            x = self.layer(x, norms, *names, self.image_heads, False)
-            i += 1
+        parts = "norm1 attn.qkv. attn.proj. norm2 mlp.fc1. mlp.fc2."
+        x = self.layers(x, "visual.blocks", parts, self.image_heads, False)
         return state["visual_proj.weight"] @ self.norm(x, "visual.norm")[0]
 
     def text_tangent(self, tokens):
         state = self.state
         x = np.stack([state["textual.token_embed.weight"][t] for t in tokens])
         x = x + state["textual.posit_embed"][: len(tokens)]
-        i = 0
-        while f"textual.resblocks.{i}.ln_1.weight" in state:
-            block = f"textual.resblocks.{i}"
-            names = (
-                [f"{block}.attn.in_proj_{kind}" for kind in ("weight", "bias")],
-                *(
-                    [f"{block}.{part}.{kind}" for kind in ("weight", "bias")]
-                    for part in ("attn.out_proj", "mlp.c_fc", "mlp.c_proj")
-                ),
-            )
-            norms = [f"{block}.ln_{j}" for j in (1, 2)]
-            x = self.layer(x, norms, *names, self.text_heads, True)
-            i += 1
+        parts = "ln_1 attn.in_proj_ attn.out_proj. ln_2 mlp.c_fc. mlp.c_proj."
+        x = self.layers(x, "textual.resblocks", parts, self.text_heads, True)
         end = list(tokens).index(max(tokens))
         return state["textual_proj.weight"] @ self.norm(x, "textual.ln_final")[end]
 
@@ -90,16 +77,17 @@ class NumpyTowers:
         n = math.sqrt(self.c) * np.linalg.norm(v)
         return math.sinh(min(max(n, 1e-8), math.asinh(2**15))) * v / max(n, 1e-8)
 
+    def points(self, side, tangents):
+        alpha = math.exp(self.state[f"{side}_alpha"])
+        return np.stack([self.exp_map0(alpha * v) for v in tangents])
+
     def images(self, pixels):
-        alpha = math.exp(self.state["visual_alpha"])
-        return np.stack([self.exp_map0(alpha * self.image_tangent(p)) for p in pixels])
+        return self.points("visual", map(self.image_tangent, pixels))
 
     def texts(self, tokens):
-        alpha = math.exp(self.state["textual_alpha"])
-        return np.stack([self.exp_map0(alpha * self.text_tangent(t)) for t in tokens])
+        return self.points("textual", map(self.text_tangent, tokens))
 
     def prototypes(self, tokens, classes):
-        alpha = math.exp(self.state["textual_alpha"])
         tangents = np.stack([self.text_tangent(t) for t in tokens])
         means = [tangents[classes == c].mean(axis=0) for c in range(max(classes) + 1)]
-        return np.stack([self.exp_map0(alpha * v) for v in means])
+        return self.points("textual", means)

@@ -43,15 +43,10 @@ def load_backbone(
 
     Returns:
       The backbone.
-
-    Raises:
-      CheckpointError: if anything is missing, damaged or not of this format.
     """
     _checks.choice("dtype", dtype, DTYPES)
     _checks.integer("batch", batch, 1)
     chosen = list(jax.local_devices() if devices is None else devices)
-    if not chosen:
-        raise ValueError("devices must hold at least one device, got none.")
     folder = Path(folder)
     try:
         description = _read_description(folder)
@@ -87,18 +82,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
 class Backbone:
     """A frozen pair of towers on the hyperboloid of squared radius K; see :func:`load_backbone`.
 
-    Attributes:
-      name: model and training data.
-      K: squared radius of the hyperboloid.
-      tau: temperature of the logits.
-      dimension: of the features.
-      image_size: side of a picture, in pixels.
-      context: number of tokens of a text.
-      vocabulary: number of different tokens.
-      batch: rows that are encoded at once.
-      dtype: of the towers' products.
-      fingerprint: SHA-256 of description and weights.
-      provenance: where the weights are from.
+    Its fingerprint is the SHA-256 of description and weights.
     """
 
     def __init__(
@@ -172,54 +156,32 @@ class Backbone:
         return self._tokenizer(texts)
 
     def encode_images(self, pixels: np.ndarray) -> np.ndarray:
-        """Points of pictures.
-
-        Args:
-          pixels: uint8, shape ``(n, image_size, image_size, 3)``.
-
-        Returns:
-          Space components, float32, shape ``(n, dimension)``.
-        """
+        """Points, float32 ``(n, dimension)``, of uint8 ``(n, image_size, image_size, 3)``."""
         pixels = np.asarray(pixels)
         shape = (self.image_size, self.image_size, 3)
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != shape:
             raise ValueError(
                 f"pixels must be uint8 of shape (n, {', '.join(map(str, shape))}), got "
-                f"{pixels.dtype} of shape {pixels.shape}; read pictures with "
-                f"hmcl_jax.backbones.images at size {self.image_size}."
+                f"{pixels.dtype} of shape {pixels.shape}; use hmcl_jax.backbones.images."
             )
-        return self._in_batches(
-            lambda rows: self._points(
-                self._image_tangents(self._image_params, rows), self._image_alpha
-            ),
-            pixels,
-        )
+
+        def encode(rows: jax.Array) -> jax.Array:
+            return self._points(self._image_tangents(self._image_params, rows), self._image_alpha)
+
+        return self._in_batches(encode, pixels)
 
     def encode_texts(self, tokens: np.ndarray) -> np.ndarray:
-        """Points of texts.
+        """Points of texts, float32 ``(n, dimension)``; a text ends at its largest token."""
 
-        Args:
-          tokens: whole numbers, shape ``(n, context)``; a text ends at its largest token.
+        def encode(rows: jax.Array) -> jax.Array:
+            return self._points(self._text_tangents(self._text_params, rows), self._text_alpha)
 
-        Returns:
-          Space components, float32, shape ``(n, dimension)``.
-        """
-        return self._in_batches(
-            lambda rows: self._points(
-                self._text_tangents(self._text_params, rows), self._text_alpha
-            ),
-            self._checked_tokens(tokens),
-        )
+        return self._in_batches(encode, self._checked_tokens(tokens))
 
     def prototypes(self, tokens: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """Points of classes: their prompts, averaged in the tangent space at the origin.
 
-        Args:
-          tokens: of all prompts, shape ``(n, context)``.
-          classes: which class each belongs to, shape ``(n,)``, numbered from 0 without gaps.
-
-        Returns:
-          Space components, float32, shape ``(number of classes, dimension)``.
+        Classes say which one each prompt belongs to; they are numbered from 0 without gaps.
         """
         tokens, classes = self._checked_tokens(tokens), np.asarray(classes)
         known, counts = np.unique(classes, return_counts=True)
@@ -278,15 +240,7 @@ class Backbone:
 
 
 def to_points(tangents: jax.Array, K: float) -> jax.Array:
-    """MERU's exp_map0: as :func:`hmcl_jax.lorentz.exp_map0`, but up to a fixed radius.
-
-    Args:
-      tangents: vectors at the origin, shape ``(n, d)``.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      Space components of points, at most ``2**15 * sqrt(K)`` long.
-    """
+    """MERU's exp_map0: :func:`hmcl_jax.lorentz.exp_map0` up to the radius ``2**15 * sqrt(K)``."""
     longest = math.asinh(LARGEST_RADIUS) * math.sqrt(K)
     length = jnp.linalg.norm(tangents, axis=-1, keepdims=True)
     return lorentz.exp_map0(tangents * (longest / jnp.maximum(length, longest)), K)

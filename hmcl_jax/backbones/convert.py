@@ -83,10 +83,6 @@ def convert_checkpoint(
 
     Returns:
       The content of ``backbone.json``.
-
-    Raises:
-      CheckpointError: if the checkpoint is damaged, or not of this kind; then it lists all keys
-        that are missing, unexpected or of the wrong shape.
     """
     path, out = Path(path), Path(out)
     _checks.choice("dtype", dtype, DTYPES)
@@ -165,16 +161,7 @@ def write_backbone(
     dtype: str = "float32",
     heads: tuple[int | None, int | None] = (None, None),
 ) -> dict[str, Any]:
-    """Writes the folder of a converted model, or nothing; see :func:`convert_checkpoint`.
-
-    Args:
-      tensors: of the model, by published name.
-      out: a new folder.
-      name: model and training data.
-      source: the file of the tensors, for messages and provenance.
-      dtype: of the weights.
-      heads: attention heads of the image and the text tower.
-    """
+    """Writes the folder of a converted model, or nothing; see :func:`convert_checkpoint`."""
     sizes = check_tensors(source, tensors)
     description = {
         "schema": SCHEMA,

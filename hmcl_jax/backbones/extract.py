@@ -43,27 +43,16 @@ class ExtractError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How features are made.
+    """How features are made."""
 
-    Attributes:
-      batch: pictures or texts that go through a tower at once.
-      shard: batches per shard; a crash costs at most one shard.
-      dtype: of the features in the store, ``"float16"`` or ``"float32"``.
-      on_error: ``"raise"`` or ``"skip"`` pictures that cannot be read.
-      upright: whether pictures are turned as their EXIF data says; published protocols do not.
-      workers: threads that decode pictures.
-      thumbnails: number of test samples per task whose small pictures the store holds.
-      resume: continue from the shards in ``OUT.partial``.
-    """
-
-    batch: int = 64
-    shard: int = 32
-    dtype: str = "float16"
-    on_error: str = "raise"
-    upright: bool = False
-    workers: int = 2
-    thumbnails: int = 0
-    resume: bool = False
+    batch: int = 64  # pictures or texts that go through a tower at once
+    shard: int = 32  # batches per shard; a crash costs at most one shard
+    dtype: str = "float16"  # of the features in the store, or "float32"
+    on_error: str = "raise"  # or "skip" pictures that cannot be read
+    upright: bool = False  # turn pictures as their EXIF data says; published protocols do not
+    workers: int = 2  # threads that decode pictures
+    thumbnails: int = 0  # number of test samples per task whose small pictures the store holds
+    resume: bool = False  # continue from the shards in OUT.partial
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("shard", 1), ("workers", 1), ("thumbnails", 0)):
@@ -73,23 +62,14 @@ class Options:
 
 
 class Step(NamedTuple):
-    """The progress of an extraction.
-
-    Attributes:
-      task: name.
-      part: such as ``"train pictures"``.
-      done: rows of this part.
-      total: rows of this part.
-      fresh: rows made since this process started on the part.
-      seconds: since then.
-    """
+    """The progress of an extraction."""
 
     task: str
-    part: str
-    done: int
+    part: str  # such as "train pictures"
+    done: int  # rows of this part
     total: int
-    fresh: int
-    seconds: float
+    fresh: int  # rows made since this process started on the part
+    seconds: float  # since then
 
 
 def extract_store(
@@ -107,7 +87,7 @@ def extract_store(
     Args:
       out: the store, a new directory or a new file that ends in ``.zip``.
       sources: the tasks, in canonical order.
-      encoder: the backbone; any object with its methods and attributes will do.
+      encoder: the backbone, or any object with its methods and attributes.
       name: of the stream.
       options: how features are made.
       orders: other orders of the tasks, by name.
@@ -115,14 +95,9 @@ def extract_store(
 
     Returns:
       The fingerprint of the store.
-
-    Raises:
-      ExtractError: before any work if something does not fit, or if a feature cannot be stored.
     """
     options = options or Options()
     out = Path(out)
-    if not out.name:
-        raise ExtractError(f"out must name a new folder or file, got {str(out)!r}.")
     work = out.with_name(f"{out.name}.partial")
     plan = make_plan(sources, encoder, name, options, orders or {})
     if out.exists():
@@ -168,12 +143,12 @@ def make_plan(
         if names.count(source.name) > 1:
             raise ExtractError(f"The task {source.name!r} is given twice; give one another name.")
         _check_source(source, encoder)
-    unimportant = ("workers", "resume")  # they do not change the result
     return {
         "name": name,
         "backbone": f"{encoder.fingerprint} in {encoder.dtype}",
         "versions": versions(MADE_BY),
-        "options": {k: v for k, v in vars(options).items() if k not in unimportant},
+        # Workers and resume do not change the result.
+        "options": {k: v for k, v in vars(options).items() if k not in ("workers", "resume")},
         "tasks": {source.name: _fingerprint(source) for source in sources},
         "orders": {key: list(order) for key, order in orders.items()},
     }
@@ -182,20 +157,19 @@ def make_plan(
 def _check_source(source: Source, encoder: Backbone) -> None:
     if not NAME.fullmatch(source.name) or source.name == MANIFEST:
         raise ExtractError(f"{source.name!r} cannot be the name of a task; give another.")
-    known = False
     if isinstance(source, FeatureCollection):
-        known = source.prototypes is not None
         dimensions = {x.shape[1] for x in source.arrays.values() if x.dtype.kind == "f"}
         if dimensions != {encoder.dimension}:
             raise ExtractError(
                 f"{source.name}: its features have dimension {sorted(dimensions)}, those of the "
-                f"backbone {encoder.dimension}; all tasks of a stream share one."
+                f"backbone {encoder.dimension}; all tasks of a stream must share one."
             )
         if not np.isclose(source.K, encoder.K):
             raise ExtractError(
                 f"{source.name}: its features lie on the hyperboloid of K = {source.K:g}, those "
                 f"of the backbone on that of {encoder.K:g}; state K in its collection.toml."
             )
+    known = isinstance(source, FeatureCollection) and source.prototypes is not None
     if source.kind == "classification" and not source.prompts and not known:
         raise ExtractError(
             f"{source.name}: no prompts; give --prompt, such as 'a photo of a {{}}.'"
@@ -252,9 +226,6 @@ def _work_folder(work: Path, plan: Mapping[str, Any], resume: bool) -> Iterator[
         raise ExtractError(f"{work} is in use by another process; wait for it.") from None
 
 
-Encoded = Iterator[Shard]  # in batches
-
-
 @dataclasses.dataclass(frozen=True)
 class _Extraction:
     """Makes the tasks one after the other."""
@@ -303,8 +274,7 @@ class _Extraction:
             if which == "test" and self.options.thumbnails:
                 arrays |= self._thumbnails(split, encoded.rows)
         classes = distinct_names(source.classes)
-        kind, general, specific = source.kind, "text", "image"
-        return Task(source.name, kind, general, specific, arrays, classes, provenance=notes)
+        return Task(source.name, source.kind, "text", "image", arrays, classes, provenance=notes)
 
     def _from_features(self, source: FeatureCollection) -> Task:
         unknown = source.kind == "classification" and source.prototypes is None
@@ -318,7 +288,7 @@ class _Extraction:
     def _prototypes(self, source: Source) -> np.ndarray:
         """One point per class, in one shard: the mean needs all prompts of a class."""
 
-        def encode(span: range) -> Encoded:
+        def encode(span: range) -> Iterator[Shard]:
             prompts = [p.replace("{}", name) for name in source.classes for p in source.prompts]
             classes = np.repeat(np.arange(len(source.classes), dtype=np.int32), len(source.prompts))
             tokens = self.encoder.tokenize(prompts)
@@ -329,7 +299,7 @@ class _Extraction:
         return np.asarray(self._encode(source.name, "prototypes", rows, encode, rows).features)
 
     def _texts(self, source: Collection, which: str, split: Split) -> np.ndarray:
-        def encode(span: range) -> Encoded:
+        def encode(span: range) -> Iterator[Shard]:
             for start in span[:: self.options.batch]:
                 rows = range(start, min(span.stop, start + self.options.batch))
                 tokens = self.encoder.tokenize([split.captions[row] for row in rows])
@@ -340,7 +310,7 @@ class _Extraction:
     def _pictures(self, source: Collection, which: str, split: Split) -> Shard:
         options = self.options
 
-        def encode(span: range) -> Encoded:
+        def encode(span: range) -> Iterator[Shard]:
             pictures = [split.pictures[row] for row in span]
             batches = read_batches(
                 *(pictures, self.encoder.image_size, source.fit, options.batch),
@@ -364,7 +334,7 @@ class _Extraction:
         task: str,
         part: str,
         rows: int,
-        encode: Callable[[range], Encoded],
+        encode: Callable[[range], Iterator[Shard]],
         shard_rows: int | None = None,
     ) -> Shard:
         """All shards of a part; finished ones are read from disk."""

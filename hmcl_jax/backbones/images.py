@@ -37,17 +37,11 @@ class PictureError(ValueError):
 
 
 class Batch(NamedTuple):
-    """Some pictures of a sequence.
+    """Some pictures of a sequence."""
 
-    Attributes:
-      rows: their indices in the sequence, ascending, int64 (k,).
-      pixels: uint8 (k, size, size, 3).
-      bad: (row, reason) of the pictures that could not be read.
-    """
-
-    rows: np.ndarray
-    pixels: np.ndarray
-    bad: list[tuple[int, str]]
+    rows: np.ndarray  # their indices in the sequence, ascending, int64 (k,)
+    pixels: np.ndarray  # uint8 (k, size, size, 3)
+    bad: list[tuple[int, str]]  # row and reason of the pictures that could not be read
 
 
 def read_picture(
@@ -65,30 +59,14 @@ def read_picture(
 
     Returns:
       uint8, shape (size, size, 3).
-
-    Raises:
-      PictureError: if it is damaged, in no known format, or larger than Pillow's limit, which is
-        twice ``PIL.Image.MAX_IMAGE_PIXELS``.
-
-    Example:
-      >>> from hmcl_jax.backbones.images import read_picture
-      >>> read_picture(b"P3 2 1 255  0 0 0  255 255 255", 1, "squash")
-      array([[[128, 128, 128]]], dtype=uint8)
     """
-    _checks.integer("size", size, 1)
-    _checks.choice("fit", fit, FITS)
-    _checks.instance("data", data, bytes, "the bytes of a file")
     name = "The picture" if key is None else f"Picture {key!r}"
     if not data:
         raise PictureError(f"{name} is empty.")
-    return np.array(_resized(name, _decoded(name, data, upright), size, fit))
-
-
-def _decoded(name: str, data: bytes, upright: bool) -> Image.Image:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             turned = ImageOps.exif_transpose(image) if upright else image
-            return turned.convert("RGB")
+            whole = turned.convert("RGB")
     except UnidentifiedImageError:
         raise PictureError(f"{name} is in none of the formats {', '.join(FORMATS)}.") from None
     except MemoryError:
@@ -97,6 +75,7 @@ def _decoded(name: str, data: bytes, upright: bool) -> Image.Image:
         raise PictureError(f"{name} is too large: {_reason(error)}.") from error
     except Exception as error:  # damaged files cause many kinds of errors in decoders
         raise PictureError(f"{name} cannot be decoded: {_reason(error)}.") from error
+    return np.array(_resized(name, whole, size, fit))
 
 
 def _reason(error: Exception) -> str:
@@ -113,10 +92,9 @@ def _resized(name: str, image: Image.Image, size: int, fit: str) -> Image.Image:
     wanted = (longer, size) if image.width > image.height else (size, longer)
     limit = 2 * (Image.MAX_IMAGE_PIXELS or math.inf)
     if size * longer > limit:
-        before, after = (f"{width} x {height}" for width, height in (image.size, wanted))
         raise PictureError(
-            f"{name} is too narrow to be cropped: {before} pixels would become {after}, more than "
-            f"the limit of {limit} pixels; fit = 'squash' can read it."
+            f"{name} is too narrow to be cropped: {image.size} pixels would become {wanted}, more "
+            f"than the limit of {limit} pixels; fit = 'squash' can read it."
         )
     left, top = (round((length - size) / 2) for length in wanted)
     return image.resize(wanted, bicubic).crop((left, top, left + size, top + size))
@@ -146,12 +124,6 @@ def read_batches(
       on_error: ``"raise"`` stops at the first picture that cannot be read, ``"skip"`` lists it in
         ``Batch.bad`` and continues.
       upright: turn the pictures as their EXIF data says.
-
-    Returns:
-      An iterator of batches.
-
-    Raises:
-      PictureError: naming the picture, with ``on_error="raise"``.
     """
     for argument, value in (("size", size), ("batch", batch), ("workers", workers)):
         _checks.integer(argument, value, 1)

@@ -115,15 +115,7 @@ def _axes(shape: str) -> list[tuple[int, str]]:
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes of a checkpoint, each from the first of its tensors that has it.
-
-    Args:
-      shapes: of the tensors, by published name.
-
-    Returns:
-      By the names in :class:`Sizes`; without those that no tensor has. There is at least one layer
-      in each tower.
-    """
+    """The sizes of a checkpoint, each from the first of its tensors that has it, if one does."""
     layers = []
     for prefix, _, _ in LAYERS:
         pattern = re.compile(rf"{re.escape(prefix)}\.(0|[1-9][0-9]{{0,2}})\.")

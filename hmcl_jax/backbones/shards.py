@@ -18,27 +18,15 @@ from hmcl_jax._files import file_sha256, write_whole
 
 
 class Shard(NamedTuple):
-    """A piece of a split.
+    """A piece of a split."""
 
-    Attributes:
-      features: ``(k, d)``.
-      rows: of the source, ``(k,)``; without the bad ones.
-      bad: (row, key, reason) of the rows that could not be read.
-    """
-
-    features: np.ndarray
-    rows: np.ndarray
-    bad: tuple[tuple[int, str, str], ...] = ()
+    features: np.ndarray  # (k, d)
+    rows: np.ndarray  # of the source, (k,); without the bad ones
+    bad: tuple[tuple[int, str, str], ...] = ()  # row, key and reason of those not read
 
 
 class Shards:
-    """The shards of one array of features.
-
-    Args:
-      folder: of their files; created if it does not exist.
-      rows: of the source.
-      size: rows of the source per shard.
-    """
+    """The shards of one array of features, of `size` rows of the source each."""
 
     def __init__(self, folder: Path, rows: int, size: int) -> None:
         self.folder, self.rows, self.size = folder, rows, size

@@ -47,11 +47,8 @@ class Tokenizer:
     """Token ids of texts, as OpenAI CLIP gives them.
 
     A text is repaired (``ftfy``), its HTML entities are resolved twice, white space is collapsed,
-    letters are made small. Its ids are put between 49406 and 49407 and followed by zeros; of a
-    text that is too long, the first ids are kept and the last of them becomes 49407.
-
-    Args:
-      context: length of every row, at least 2; that of the text tower.
+    letters are made small. Its ids are put between 49406 and 49407 and followed by zeros, up to the
+    length `context`; of a text that is too long, the first ids are kept, and 49407 at the end.
 
     Example:
       >>> from hmcl_jax.backbones.tokenizer import Tokenizer
@@ -65,26 +62,13 @@ class Tokenizer:
         self.context = int(context)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Token ids of every text.
-
-        Args:
-          texts: n strings.
-
-        Returns:
-          int32, shape (n, context).
-        """
+        """Token ids of n strings, int32, shape ``(n, context)``."""
         if isinstance(texts, str | bytes):
-            raise TypeError(
-                f"texts must be a sequence of strings, got one {type(texts).__name__}; "
-                "write [text] for a single text."
-            )
+            raise TypeError(f"texts must be a list of strings, got {texts!r}; write [text].")
         rows = np.zeros((len(texts), self.context), np.int32)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
-                remedy = "; decode it, for example as UTF-8" if isinstance(text, bytes) else ""
-                raise TypeError(
-                    f"texts[{row}] must be a string, got {type(text).__name__}{remedy}."
-                )
+                raise TypeError(f"texts[{row}] must be a string, got {type(text).__name__}.")
             if lone := LONE_SURROGATE.search(text):
                 raise ValueError(
                     f"texts[{row}] holds the lone surrogate {lone.group()!r} at position "

@@ -25,14 +25,7 @@ def gelu(x: jax.Array) -> jax.Array:
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Softmax attention; on a CPU five times as fast as :func:`jax.nn.dot_product_attention`.
 
-    Args:
-      q: queries, shape ``(n, heads, queries, width)``.
-      k: keys, shape ``(n, heads, tokens, width)``.
-      v: values, of the same shape.
-      mask: where a query sees a token, shape ``(n or 1, 1, queries, tokens)``; everywhere if None.
-
-    Returns:
-      Shape ``(n, heads, queries, width)``, in the dtype of the values.
+    Arrays are ``(n, heads, tokens, width)``; the mask says which token (last axis) a query sees.
     """
     precision = _precision(v.dtype)
     q = q * (q.shape[-1] ** -0.5)
@@ -66,27 +59,18 @@ def _dense(name: str, features: int, dtype: Any, use_bias: bool = True) -> nn.De
 
 
 class Layer(nn.Module):
-    """Attention and MLP, each on the normed stream and added to it.
-
-    Attributes:
-      heads: of attention.
-      hidden: width inside the MLP.
-      causal: whether a token sees only itself and those before it.
-      dtype: of the products.
-    """
+    """Attention and MLP, each on the normed stream and added to it."""
 
     heads: int
-    hidden: int
-    causal: bool
-    dtype: Any = jnp.float32
+    hidden: int  # width inside the MLP
+    causal: bool  # whether a token sees only itself and those before it
+    dtype: Any  # of the products
 
     @nn.compact
     def __call__(self, x: jax.Array, at: jax.Array | None = None) -> tuple[jax.Array, None]:
         """The stream after the layer, as a carry of :func:`flax.linen.scan`.
 
-        Args:
-          x: the stream, shape ``(n, tokens, width)``.
-          at: the one token of each row to compute, shape ``(n,)``; all if None.
+        Only the token `at` of each row is computed, or all if it is None.
         """
         batch, tokens, width = x.shape
         qkv = _dense("qkv", 3 * width, self.dtype)(_norm("norm1")(x))
@@ -105,23 +89,14 @@ class Layer(nn.Module):
 
 
 class Tower(nn.Module):
-    """The layers of a transformer, and the projection of one token to the tangent space.
+    """The layers of a transformer, and the projection of one token to the tangent space."""
 
-    Attributes:
-      width: of the residual stream.
-      depth: number of layers.
-      heads: of attention.
-      hidden: width inside the MLPs.
-      dimension: of the tangent space.
-      dtype: of the products.
-    """
-
-    width: int
-    depth: int
+    width: int  # of the residual stream
+    depth: int  # number of layers
     heads: int
-    hidden: int
-    dimension: int
-    dtype: Any
+    hidden: int  # width inside the MLPs
+    dimension: int  # of the tangent space
+    dtype: Any  # of the products
 
     def project(self, x: jax.Array, at: jax.Array, causal: bool) -> jax.Array:
         """The token `at` of each row after all layers, the last norm and the projection.
@@ -144,13 +119,9 @@ class Tower(nn.Module):
 
 
 class ImageTower(Tower):
-    """A vision transformer whose class token is projected to the tangent space at the origin.
+    """A vision transformer whose class token is projected to the tangent space at the origin."""
 
-    Attributes:
-      patch: side of a patch, in pixels.
-    """
-
-    patch: int
+    patch: int  # side, in pixels
 
     @nn.compact
     def __call__(self, pixels: jax.Array) -> jax.Array:
@@ -169,22 +140,14 @@ class ImageTower(Tower):
 
 
 class TextTower(Tower):
-    """A causal transformer whose end-of-text token is projected to the tangent space at the origin.
-
-    Attributes:
-      vocabulary: number of different tokens.
-      context: largest number of tokens of a text.
-    """
+    """A causal transformer whose end-of-text token is projected to the tangent space."""
 
     vocabulary: int
     context: int
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Tangent vectors, before alpha, of tokens ``(n, length)``, at most `context` long.
-
-        A text ends where its largest token is first; tokens behind it have no effect.
-        """
+        """Tangent vectors, before alpha, of tokens ``(n, length)``; a text ends at its largest."""
         zeros = nn.initializers.zeros
         table = self.param("tokens", zeros, (self.vocabulary, self.width))
         positions = self.param("positions", zeros, (self.context, self.width))

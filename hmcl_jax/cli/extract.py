@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -45,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--task", action="append", default=[], metavar="[NAME=]PATH", help="a folder; repeatable"
     )
     tasks.add_argument("--links", action="store_true", help="follow links that leave the folders")
-    instead = "such as 'a photo of a {}.', instead of those that tasks bring; may be repeated"
-    tasks.add_argument("--prompt", action="append", metavar="TEXT", help=instead)
+    prompt = "such as 'a photo of a {}.', not those that tasks bring; repeatable"
+    tasks.add_argument("--prompt", action="append", metavar="TEXT", help=prompt)
     how = parser.add_argument_group("how")
     how.add_argument("--batch", type=int, default=Options.batch)
     how.add_argument("--shard", type=int, default=Options.shard, help="batches per shard")
@@ -98,32 +97,27 @@ def open_sources(
     sources: list[Source] = []
     orders: dict[str, tuple[str, ...]] = {}
     if options.suite:
-        known = [entry.name for entry in SUITES[options.suite]]
-        chosen = options.only or known
+        known = {entry.name: entry for entry in SUITES[options.suite]}
+        chosen = options.only or list(known)
         if unknown := sorted(set(chosen).difference(known)):
             raise IngestError(f"--only: {unknown[0]!r} is not one of {', '.join(known)}.")
-        for entry in SUITES[options.suite]:
-            if entry.name in chosen:
-                sources.append(open_expected(options.root, entry, links=options.links))
+        for name in (name for name in known if name in chosen):
+            sources.append(open_expected(options.root, known[name], links=options.links))
         if not options.task:  # an order names all tasks, and those of --task have no place in it
             for key, order in ORDERS[options.suite].items():
                 orders[key] = tuple(name for name in order if name in chosen)
-    sources += open_tasks(options, K)
+    prompts = tuple(options.prompt) if options.prompt else None
+    for text in options.task:
+        before, equals, path = text.partition("=")
+        if not text or (equals and not path):
+            raise IngestError(f"--task must be [NAME=]PATH, got {text!r}.")
+        # A folder with = in its path needs no name.
+        named = equals and not Path(text).is_dir()
+        task, path = (before, path) if named else (None, text)
+        if recognise(path) == "features":
+            sources.append(read_features(path, task, prompts=prompts, usual_K=K))
+        else:
+            sources.append(open_collection(path, task, prompts=prompts, links=options.links))
     if not sources:
         raise IngestError("No tasks: give --task or --suite.")
     return sources, orders
-
-
-def open_tasks(options: argparse.Namespace, K: float) -> Iterator[Source]:
-    """The tasks of --task."""
-    prompts = tuple(options.prompt) if options.prompt else None
-    for text in options.task:
-        name, equals, path = text.partition("=")
-        if not text or (equals and not path):
-            raise IngestError(f"--task must be [NAME=]PATH, got {text!r}.")
-        if not equals or Path(text).is_dir():  # a folder with = in its path needs no name
-            name, path = None, text
-        if recognise(path) == "features":
-            yield read_features(path, name, prompts=prompts, usual_K=K)
-        else:
-            yield open_collection(path, name, prompts=prompts, links=options.links)

@@ -25,9 +25,8 @@ COMMANDS = {
     "inspect": "show what is in a store, and what is wrong with it",
     "methods": "list the methods and their settings",
 }
-# Those that continue what was interrupted.
 RESUMABLE = ("run", "select", "sweep", "extract")
-# Which extra of hmcl_jax installs all that a command needs.
+# The extra of hmcl_jax that installs all that a command needs.
 EXTRAS = {"report": "report", "sweep": "report", "convert": "convert", "extract": "backbones"}
 
 
@@ -36,18 +35,21 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[object] | None = None) -> None:
-    """Runs one subcommand.
-
-    Args:
-      arguments: of the command line, the subcommand first; those of the process by default.
-
-    Raises:
-      SystemExit: after any failure; see the module for the codes.
-    """
+    """Runs one subcommand of the process's or the given command line; exits after any failure."""
     words = list(map(str, sys.argv[1:] if arguments is None else arguments))
     name = words[0] if words else "--help"
-    if name not in COMMANDS:
-        _overview().parse_args([name])
+    if name not in COMMANDS:  # help, version, or an error
+        listed = "\n".join(f"  {name:<8} {about}" for name, about in COMMANDS.items())
+        parser = argparse.ArgumentParser(
+            prog="hmcl",
+            description="Hyperbolic multimodal continual learning.",
+            epilog=f"commands:\n{listed}\n\nhmcl COMMAND --help shows the options of a command.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        version = f"hmcl_jax {hmcl_jax.__version__}"
+        parser.add_argument("--version", action="version", version=version)
+        parser.add_argument("command", choices=tuple(COMMANDS), metavar="COMMAND")
+        parser.parse_args([name])
         return
     parser = argparse.ArgumentParser(
         prog=f"hmcl {name}", formatter_class=argparse.RawDescriptionHelpFormatter
@@ -66,8 +68,8 @@ def explained(
 ) -> Iterator[None]:
     """Ends the process after an error, with a sentence and an exit code.
 
-    The sentence begins with the `command`. After an interruption it ends with the `remedy`, and
-    for a missing package it names the `extra` of hmcl_jax that installs it.
+    After an interruption the sentence ends with the `remedy`; for a missing package it names the
+    `extra` of hmcl_jax that installs it.
     """
     try:
         yield
@@ -97,18 +99,3 @@ def is_explained(error: Exception) -> bool:
     frame, _ = list(traceback.walk_tb(error.__traceback__))[-1]
     ours = frame.f_globals.get("__name__", "").startswith("hmcl_jax.")
     return isinstance(error, ValueError | ImportError) and ours
-
-
-def _overview() -> argparse.ArgumentParser:
-    """The parser of the command without a known subcommand: help, version, or an error."""
-    width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="hmcl",
-        description="Hyperbolic multimodal continual learning.",
-        epilog=f"commands:\n{listed}\n\nhmcl COMMAND --help shows the options of a command.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"hmcl_jax {hmcl_jax.__version__}")
-    parser.add_argument("command", choices=tuple(COMMANDS), metavar="COMMAND")
-    return parser

@@ -1,11 +1,12 @@
 """Options that several commands share, and how their values are read."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hmcl_jax.continual import ConfigError
 from hmcl_jax.continual.cache import keep_programs
+from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
 from hmcl_jax.continual.plugins import GROUP, load_methods, load_plugin
 from hmcl_jax.continual.threads import decompose_in_one_thread
 from hmcl_jax.data.errors import StoreError
@@ -29,11 +30,8 @@ def names(text: str) -> list[str]:
 
 def numbers(text: str) -> list[int]:
     """Whole numbers separated by commas, as the ``type`` of an option."""
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        message = f"must be whole numbers separated by commas, got {text!r}"
-        raise argparse.ArgumentTypeError(message) from None
+    # argparse reports a ValueError as "invalid numbers value", with the text.
+    return [int(number) for number in text.split(",")]
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +54,10 @@ def add_methods(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeated(parser: argparse.ArgumentParser, name: str, value: str, about: str) -> None:
-    """Adds an option that may be given several times."""
     parser.add_argument(name, action="append", default=[], metavar=value, help=about)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--no-cache``."""
     parser.add_argument("--no-cache", action="store_true", help="compile again, and keep nothing")
 
 
@@ -77,6 +73,26 @@ def load_added_methods(options: argparse.Namespace) -> dict[str, str]:
     for plugin in options.plugin:
         sources |= dict.fromkeys(load_plugin(plugin), f"entry point {plugin}")
     return sources
+
+
+def open_experiment(
+    options: argparse.Namespace,
+    methods: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    order: str | None = None,
+) -> tuple[Experiment, Store, str | list[str]]:
+    """The experiment of :func:`add_experiment`'s options, its stream and the order of the tasks."""
+    experiment = read_experiment(
+        find_config(options.config),
+        options.set,
+        methods=methods,
+        variant=options.variant,
+        stream=options.stream,
+        seeds=seeds,
+        order=order,
+    )
+    store = open_stream(experiment.stream)
+    return experiment, store, read_order(experiment.order, list(store.orders))
 
 
 def find_config(name: str | None) -> Path | None:

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from hmcl_jax.evaluation import backward_transfer
+
 if TYPE_CHECKING:
     from hmcl_jax.backbones.extract import Step
     from hmcl_jax.continual import Event
@@ -33,7 +35,6 @@ class _View(Progress):
         title = TextColumn("{task.description}", markup=False)
         counts = (BarColumn(), MofNCompleteColumn())
         super().__init__(title, *counts, *columns, console=console, disable=not console.is_terminal)
-        self.started = time.perf_counter()
         self.known: dict[str, TaskID] = {}
 
     def stop(self) -> None:
@@ -47,9 +48,7 @@ class _View(Progress):
         self.update(self.known[key], description=title, completed=done, total=total, note=note)
 
     def line(self, text: str) -> None:
-        """Prints a line, after the seconds since the view was made."""
-        seconds = time.perf_counter() - self.started
-        print(f"[{seconds:7.1f} s] {text}", file=self.console.file, flush=True)
+        print(text, file=self.console.file, flush=True)
 
 
 class ProgressView(_View):
@@ -57,21 +56,24 @@ class ProgressView(_View):
 
     def __init__(self, methods: tuple[str, ...], console: Console | None = None) -> None:
         super().__init__(console, TextColumn("left"), TimeRemainingColumn(), NOTE)
-        self.methods = methods
+        self.methods, self.started = methods, time.perf_counter()
 
     def __call__(self, event: "Event") -> None:
         title = f"{event.method}: {event.task}"
         note = ""
         if event.scores is not None and event.number:
-            mean, change = _mean_and_change(event.scores, event.number)
+            trained = np.isfinite(event.scores[:, event.number - 1, 0])  # not the stopped seeds
+            R = event.scores[trained, : event.number, : event.number]
+            mean, change = 100 * R[:, -1].mean(), 100 * backward_transfer(R).mean()
             note = f"mean {mean:.1f} %, change since learned {change:+.1f}"
         if not self.console.is_terminal:
+            since = f"[{time.perf_counter() - self.started:7.1f} s]"
             if event.kind == "epoch":
-                self.line(f"{title}, epoch {event.number}/{event.count}")
+                self.line(f"{since} {title}, epoch {event.number}/{event.count}")
             elif event.kind == "scores":
                 logs = "".join(f", {name} {value:.3g}" for name, value in event.log.items())
                 where = f"{event.method}: task {event.number}/{event.count} {event.task}"
-                self.line(f"{where} done, {note}{logs}")
+                self.line(f"{since} {where} done, {note}{logs}")
         elif event.kind == "epoch":
             self.bar("epochs", "epochs", event.number, event.count)
         elif event.kind in ("task", "scores"):
@@ -104,12 +106,4 @@ class ExtractView(_View):
         if ended:
             self.ended.add(title)
             note = f"{rate:.1f}/s" if rate else "kept"
-        print(f"{title} {step.done}/{step.total}, {note}", file=self.console.file, flush=True)
-
-
-def _mean_and_change(scores: np.ndarray, number: int) -> tuple[float, float]:
-    """Mean score of the seen tasks and its change since each was learned, in percent."""
-    trained = np.isfinite(scores[:, number - 1, 0])  # not the seeds that were stopped
-    now = scores[trained, number - 1, :number]
-    learned = np.diagonal(scores, axis1=1, axis2=2)[trained, :number]
-    return 100 * float(now.mean()), 100 * float((now - learned).mean())
+        self.line(f"{title} {step.done}/{step.total}, {note}")

@@ -19,7 +19,6 @@ import numpy as np
 from hmcl_jax._files import json_text
 from hmcl_jax.cli import options as shared
 from hmcl_jax.continual import Event, RunError, make_method, run_sweep
-from hmcl_jax.continual.experiment import read_experiment, read_order
 from hmcl_jax.report.results import write_files
 
 Record = dict[str, Any]
@@ -37,7 +36,6 @@ class Job(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of all commands that keep records."""
     shared.add_experiment(parser)
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume", action="store_true", help="keep the records in --out")
@@ -46,14 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Study:
-    """A stream, the settings of all jobs on it, and the file of their records.
-
-    Args:
-      options: see :func:`add_options`.
-      name: of the files, without their endings.
-      methods: names, each a method or a row of the config.
-      seeds: instead of the config's.
-    """
+    """A stream, the settings of all jobs on it, and the file of their records, NAME.json."""
 
     def __init__(
         self,
@@ -62,16 +53,8 @@ class Study:
         methods: Sequence[str],
         seeds: Sequence[int] | None,
     ) -> None:
-        self.experiment = read_experiment(
-            shared.find_config(options.config),
-            options.set,
-            methods=methods,
-            variant=options.variant,
-            stream=options.stream,
-            seeds=seeds,
-        )
-        self.store = shared.open_stream(self.experiment.stream)
-        self.order = read_order(self.experiment.order, list(self.store.orders))
+        opened = shared.open_experiment(options, methods, seeds)
+        self.experiment, self.store, self.order = opened
         self.out, self.name, self.resume = Path(options.out), name, options.resume
         # What all records in one file have in common.
         self.about: dict[str, Any] = {

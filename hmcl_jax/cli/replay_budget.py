@@ -4,14 +4,11 @@ The settings of a method at a size are those of its row in the config whose pair
 logarithmic axis, such as gem (512) or gem_64; a further row, such as gem_16, is used as soon as the
 config has it.
 
-Pairs are counted over the stream. The memories are shared evenly among the tasks seen so far, so a
-size below the number of tasks is left out. With one pair per task the memory has no negatives: its
-contrastive loss is 0, and only the entailment and DER++'s distillation remain.
+The memories are shared evenly among the tasks seen so far, so a size below the number of tasks is
+left out. With one pair per task the memory has no negatives: its contrastive loss is 0.
 
-- gem, agem, derpp: 0 pairs are vanilla.
-- cflat: 0 pairs are C-FLAT whose distillation is over the minibatch alone.
-- ewc keeps no pairs. Its number is that of the pairs its Fishers are estimated on, an equal part of
-  them at each task's end; 0 pairs are vanilla, and an estimate needs two pairs per task.
+0 pairs are vanilla, for cflat its distillation over the minibatch alone. ewc keeps no pairs: its
+number is that of the pairs its Fishers are estimated on, at least two at each task's end.
 """
 
 import argparse
@@ -53,14 +50,18 @@ def make_jobs(
     settings: Mapping[str, Settings], methods: Sequence[str], sizes: Sequence[int], tasks: int
 ) -> list[Job]:
     """All that is run: first the lines, which keep no pairs, then the curves of the methods."""
+
+    def job(label: str, curve: str, row: str, given: Settings, pairs: int) -> Job:
+        return Job(label, row, [given], {"curve": curve, "row": row, "pairs": pairs})
+
     hmcl = [row for row, table in settings.items() if table.get("method", row) in HMCL]
     hmcl.sort(key=lambda row: row not in HMCL)
-    chosen = [(row, "", row, settings.get(row, {}), 0) for row in ("vanilla", *(hmcl or HMCL))]
+    jobs = [job(row, "", row, settings.get(row, {}), 0) for row in ("vanilla", *(hmcl or HMCL))]
     for method in methods:
         rows = rows_of(settings, method, tasks)
         if method == "cflat":
             row, table = rows[min(rows)]
-            chosen.append(("cflat: 0", method, row, {**table, "memory": 0}, 0))
+            jobs.append(job("cflat: 0", method, row, {**table, "memory": 0}, 0))
         for size in sizes:
             # EWC has a memory per task, and estimates nothing from a single pair.
             memory, least = (size // tasks, 2 * tasks) if method == "ewc" else (size, tasks)
@@ -69,11 +70,8 @@ def make_jobs(
                 nearest = min(sorted(rows), key=lambda pairs: abs(math.log2(pairs / size)))
                 row, table = rows[nearest]
                 given = {**table, "memory": memory}
-                chosen.append((f"{method}: {size}", method, row, given, size))
-    return [
-        Job(label, row, [given], {"curve": curve, "row": row, "pairs": pairs})
-        for label, curve, row, given, pairs in chosen
-    ]
+                jobs.append(job(f"{method}: {size}", method, row, given, size))
+    return jobs
 
 
 def rows_of(
@@ -91,8 +89,7 @@ def rows_of(
 def crossing(pairs: Sequence[int], scores: np.ndarray, level: float) -> float:
     """The fewest pairs at which a curve of rising sizes reaches a level.
 
-    It is interpolated in log2 of the pairs: 0 if the curve reaches the level without pairs, half
-    the fewest pairs if with these, inf if nowhere.
+    Interpolated in log2: 0 if it does without pairs, half the fewest if with these, inf if never.
     """
     reached = np.flatnonzero(scores >= level)
     if not len(reached):
@@ -134,29 +131,28 @@ def curves_of(records: Mapping[str, Record]) -> tuple[list[Budget], dict[str, np
 
 def worth(curves: Sequence[Budget], lines: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """For every curve and line: the crossing of the means, and those of the seeds."""
-    found: dict[str, dict[str, Any]] = {}
-    for curve in (each for each in curves if any(each.pairs)):
-        found[curve.label] = {}
-        mean = curve.overall.mean(axis=1)
-        for line, level in lines.items():
-            at = crossing(curve.pairs, mean, level.mean())
-            seeds = [
-                crossing(curve.pairs, *pair) for pair in zip(curve.overall.T, level, strict=True)
-            ]
-            text = in_words(at, curve.pairs)
-            if len(seeds) > 1:
-                low, high = (in_words(end(seeds), curve.pairs) for end in (min, max))
-                text += f" ({low} to {high})"
-            # Beyond its crossing a curve need not stay above.
-            again = np.any(mean[np.array(curve.pairs) >= at] < level.mean())
-            exact = at == 0 or min(filter(None, curve.pairs)) <= at < math.inf
-            found[curve.label][line] = {
-                "pairs": at if exact else None,
-                "text": text,
-                "seeds": [in_words(value, curve.pairs) for value in seeds],
-                "falls_again": bool(again),
-            }
-    return found
+    return {
+        curve.label: {line: _worth(curve, level) for line, level in lines.items()}
+        for curve in curves
+        if any(curve.pairs)
+    }
+
+
+def _worth(curve: Budget, level: np.ndarray) -> dict[str, Any]:
+    pairs, mean = curve.pairs, curve.overall.mean(axis=1)
+    at = crossing(pairs, mean, level.mean())
+    seeds = [crossing(pairs, *own) for own in zip(curve.overall.T, level, strict=True)]
+    text = in_words(at, pairs)
+    if len(seeds) > 1:
+        text += f" ({in_words(min(seeds), pairs)} to {in_words(max(seeds), pairs)})"
+    exact = at == 0 or min(filter(None, pairs)) <= at < math.inf
+    return {
+        "pairs": at if exact else None,
+        "text": text,
+        "seeds": [in_words(value, pairs) for value in seeds],
+        # Beyond its crossing a curve need not stay above.
+        "falls_again": bool(np.any(mean[np.array(pairs) >= at] < level.mean())),
+    }
 
 
 def write(study: Study, tasks: Sequence[Task], records: Mapping[str, Record]) -> str:

@@ -26,7 +26,7 @@ from hmcl_jax.data.errors import StoreError
 from hmcl_jax.data.pocket import load_pocket
 from hmcl_jax.data.store import Store
 from hmcl_jax.report.analyse import analyse
-from hmcl_jax.report.results import read_results, stream_of
+from hmcl_jax.report.results import read_results
 from hmcl_jax.report.write import FORMATS, check_report, write_report
 
 
@@ -60,8 +60,6 @@ def check_folder(options: argparse.Namespace) -> Path:
 def make(options: argparse.Namespace, console: Console) -> None:
     """Analyses runs and writes the report."""
     start, out = time.perf_counter(), check_folder(options)
-    if options.anchors < 1:
-        raise UsageError(f"--anchors must be at least 1, got {options.anchors}")
     formats = tuple(dict.fromkeys(options.formats))
     if wrong := [name for name in formats if name not in FORMATS]:
         raise UsageError(f"--formats must be some of {', '.join(FORMATS)}, got {wrong[0]!r}")
@@ -96,14 +94,13 @@ def make(options: argparse.Namespace, console: Console) -> None:
 
 def find_store(runs: Sequence[str], stream: str | None) -> Store:
     """The store of some runs: the one given, the one results.json names, or the embedded one."""
-    for folder in runs:
-        if not Path(folder).is_dir():
-            raise RunError(f"there is no folder {folder}; give one of `hmcl run`.")
-        run_names(folder)  # refuses folders without runs
+    for folder in runs:  # refuses those without runs
+        run_names(folder)
     if stream is not None:
         return shared.open_stream(stream)
     for folder in runs:
-        if (named := stream_of(folder)) is not None:
+        results = Path(folder) / "results.json"
+        if results.exists() and (named := read_results(folder).stream):
             try:
                 return shared.open_stream(named)
             except StoreError as error:
@@ -113,11 +110,7 @@ def find_store(runs: Sequence[str], stream: str | None) -> Store:
     for identity in identities(runs[:1]):
         if identity.get("store", {}).get("fingerprint") == pocket.fingerprint:
             return pocket
-    if (Path(runs[0]) / "results.json").exists():
-        read_results(runs[0])  # says what is wrong with it, if that is why
-    raise RunError(
-        f"{runs[0]} does not say which stream it is of (in results.json); name it with --stream."
-    )
+    raise RunError(f"No results.json says which stream {runs[0]} is of; name it with --stream.")
 
 
 def identities(runs: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -25,8 +25,6 @@ from hmcl_jax.cli.progress import ProgressView
 from hmcl_jax.continual import run_stream
 from hmcl_jax.continual.cache import CompileTime
 from hmcl_jax.continual.distributed import in_all, in_first, is_first, start_processes
-from hmcl_jax.continual.experiment import Experiment, read_experiment, read_order
-from hmcl_jax.data.store import Store
 from hmcl_jax.report import check_results, markdown_table, write_results
 from hmcl_jax.report.results import CONVENTION, stopped_notes
 
@@ -70,11 +68,16 @@ def run(options: argparse.Namespace) -> None:
     if options.distributed or any(value is not None for value in addresses):
         start_processes(*addresses)
     console = Console(quiet=not is_first())
-    experiment, store, order = in_all(lambda: prepare(options))
+    chosen = options.methods, options.seeds, options.order
+    experiment, store, order = in_all(lambda: shared.open_experiment(options, *chosen))
     in_first(lambda: check_results(options.out, experiment.methods, options.resume))
-    reporting = report_options(options)
+    parser = argparse.ArgumentParser()  # of `hmcl report`
+    report.add_options(parser)
+    words = [options.out, *(["--replace"] if options.resume else [])]
+    words += ["--stream", options.stream] if options.stream else []
+    reported = parser.parse_args(words)
     if options.report:  # before anything is trained
-        in_first(lambda: report.check_folder(reporting))
+        in_first(lambda: report.check_folder(reported))
     with ProgressView(experiment.methods, console) as view:
         results = run_stream(
             store,
@@ -105,32 +108,8 @@ def run(options: argparse.Namespace) -> None:
     print(f"wrote {', '.join(map(str, written))}")
     if options.report:
         try:
-            report.make(reporting, console)
+            report.make(reported, console)
         except BaseException:
             missing = f"but the report is not: hmcl report {options.out} writes it."
             print(f"The results are written, {missing}", file=sys.stderr)
             raise
-
-
-def prepare(options: argparse.Namespace) -> tuple[Experiment, Store, str | list[str]]:
-    """The experiment of the command line, its stream and the order of the tasks."""
-    experiment = read_experiment(
-        shared.find_config(options.config),
-        options.set,
-        methods=options.methods,
-        variant=options.variant,
-        stream=options.stream,
-        seeds=options.seeds,
-        order=options.order,
-    )
-    store = shared.open_stream(experiment.stream)
-    return experiment, store, read_order(experiment.order, list(store.orders))
-
-
-def report_options(options: argparse.Namespace) -> argparse.Namespace:
-    """The options of `hmcl report` for this run."""
-    parser = argparse.ArgumentParser()
-    report.add_options(parser)
-    words = [options.out, *(["--replace"] if options.resume else [])]
-    words += ["--stream", options.stream] if options.stream else []
-    return parser.parse_args(words)

@@ -14,9 +14,7 @@ score weighs like a point of forgetting; of equal points the first. Points that 
 
 Writes to --out, after every grid: selection.json (every point, the rule, the winners), selection.md
 (the winners, and which of them lie at the end of their grid) and selected.toml, a config with the
-chosen rows for `hmcl run` and `hmcl sweep`. An interrupted command continues with --resume: grids
-that are in selection.json are kept, unless they have changed. As in the paper, the seed of the
-selection is among the seeds of the table.
+chosen rows for `hmcl run` and `hmcl sweep`. An interrupted command continues with --resume.
 """
 
 import argparse
@@ -76,11 +74,10 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("give either a FILE of grids, or --method with --grid")
     shared.load_added_methods(options)
     shared.prepare_jax(options)
+    study = Study(options, "selection", [options.method or "vanilla"], [options.seed])
     if options.method is None:
         grids = read_grids(shared.find_config(options.grids))
-        study = Study(options, "selection", ["vanilla"], [options.seed])
     else:
-        study = Study(options, "selection", [options.method], [options.seed])
         given = dict(study.experiment.settings.get(options.method, {}))
         grids = {options.method: Grid(options.method, given, read_axes(options.grid))}
     study.about["rule"] = RULE
@@ -156,21 +153,11 @@ def choose(
         grid = grids[name]
         picked = {key: best[name][key] for key in grid.axes}
         chosen.setdefault(grid.row, {**grid.given, **picked})
-    rows = {}
-    for row in dict.fromkeys(grid.row for grid in grids.values() if grid.row in chosen):
-        rows[row] = dict(chosen[row])
-        if rows[row].get("method") == row:  # a row that is named like its method need not say it
-            del rows[row]["method"]
-    return best, rows
-
-
-def at_end(grid: Grid, best: Mapping[str, Any]) -> list[str]:
-    """Settings whose best value may lie beyond those tried; nothing lies beyond 0."""
-    return [
-        key
-        for key, values in grid.axes.items()
-        if len(values) > 2 and best[key] in (values[0], values[-1]) and best[key] != 0
-    ]
+    order = dict.fromkeys(grid.row for grid in grids.values() if grid.row in chosen)
+    return best, {  # a row that is named like its method need not say it
+        row: {key: value for key, value in chosen[row].items() if (key, value) != ("method", row)}
+        for row in order
+    }
 
 
 def write(study: Study, grids: Mapping[str, Grid], known: Mapping[str, Record]) -> str:
@@ -194,15 +181,19 @@ def write(study: Study, grids: Mapping[str, Grid], known: Mapping[str, Record]) 
 
 def table(grids: Mapping[str, Grid], best: Mapping[str, Mapping[str, Any]]) -> str:
     """The winners with their scores, one line per grid."""
-    rows = [
-        ["Grid", "Row", "Points", "Chosen", "Overall", "BWT", "Sum", "At the end of its values"]
-    ]
+    about = ("Grid", "Row", "Points", "Chosen")
+    rows = [[*about, "Overall", "BWT", "Sum", "At the end of its values"]]
     for name, own in best.items():
         grid = grids[name]
         chosen = ", ".join(f"{key} {own[key]}" for key in grid.axes)
         numbers = [f"{own[key]:.2f}" for key in ("Overall", "BWT", "sum")]
-        ends = ", ".join(at_end(grid, own)) or "-"
-        rows.append([name, own["row"], str(len(grid.points)), chosen, *numbers, ends])
+        ends = [  # the best value may lie beyond those tried, but not beyond 0
+            key
+            for key, values in grid.axes.items()
+            if len(values) > 2 and own[key] in (values[0], values[-1]) and own[key] != 0
+        ]
+        cells = [name, own["row"], str(len(grid.points)), chosen, *numbers]
+        rows.append([*cells, ", ".join(ends) or "-"])
     return markdown_rows(rows)
 
 

@@ -1,7 +1,6 @@
 """Learning a stream of tasks: the training engine, the methods, runs and checkpoints."""
 
-from hmcl_jax.continual.config import ConfigError, Schedule, TrainConfig
-from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.config import ConfigError, RunError, Schedule, TrainConfig
 from hmcl_jax.continual.experiment import SEEDS
 from hmcl_jax.continual.health import BadNumbers, Stopped
 from hmcl_jax.continual.learner import Carried, Learned, Setting, learn_task

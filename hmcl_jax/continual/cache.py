@@ -16,21 +16,10 @@ LOADED = "/jax/compilation_cache/cache_retrieval_time_sec"
 
 
 def keep_programs(on: bool = True) -> Path | None:
-    """Keeps compiled programs on disk, so that the next process does not compile them again.
+    """Keeps compiled programs on disk for later processes; gives the folder, None if it is off.
 
-    In the folder that ``JAX_COMPILATION_CACHE_DIR`` names; else in ``hmcl_jax/programs`` of the
-    user's cache (``$XDG_CACHE_HOME`` or ``~/.cache``), which is held below 64 MiB.
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` turns it off. If the folder cannot be used, JAX warns,
-    and nothing is kept.
-
-    The files in the folder are executed: whoever can write to it can run code as you. It is made
-    for its owner alone (mode 0700); do not share it with people you do not trust.
-
-    Args:
-      on: False to keep nothing and load nothing.
-
-    Returns:
-      The folder, or None.
+    The folder is ``JAX_COMPILATION_CACHE_DIR``, else ``hmcl_jax/programs`` in the user's cache.
+    Its files are executed: whoever can write to it can run code as you.
     """
     config: Any = jax.config  # its attributes are made at run time
     if not on or not config.jax_enable_compilation_cache:
@@ -50,21 +39,7 @@ def keep_programs(on: bool = True) -> Path | None:
 
 
 class CompileTime:
-    """Counts the programs that JAX needs, from the moment it is made.
-
-    Attributes:
-      seconds: spent on compiling them, or on loading them from the cache.
-      programs: their number.
-      kept: how many of them were loaded.
-
-    Example:
-      >>> import jax
-      >>> from hmcl_jax.continual.cache import CompileTime
-      >>> compiling = CompileTime()
-      >>> five = jax.jit(lambda x: x + 4)(1)
-      >>> compiling.programs, compiling.seconds > 0
-      (1, True)
-    """
+    """Counts the programs that JAX compiles, or loads from the cache, and the seconds of it."""
 
     def __init__(self) -> None:
         self.seconds, self.programs, self.kept = 0.0, 0, 0
@@ -78,9 +53,5 @@ class CompileTime:
             self.kept += 1
 
     def described(self) -> dict[str, float]:
-        """For the results of a run."""
-        return {
-            "compile_seconds": self.seconds,
-            "programs": self.programs,
-            "programs_kept": self.kept,
-        }
+        names = ("compile_seconds", "programs", "programs_kept")
+        return dict(zip(names, (self.seconds, self.programs, self.kept), strict=True))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 2**31 - 1
 ConfigT = typing.TypeVar("ConfigT")
 
 
@@ -20,14 +19,17 @@ class ConfigError(ValueError):
     """A setting that is unknown, of the wrong type or out of range; the message says which."""
 
 
+class RunError(ValueError):
+    """A run directory that cannot be used as asked; the message says what to do."""
+
+
 def at_least(name: str, value: int, least: int) -> None:
     """A whole number that is not below `least` and fits in 32 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
         raise ConfigError(
-            f"{name} must be a whole number of at least {least}, got {name} = {value!r}."
+            f"{name} must be a whole number of at least {least} and below 2**31, "
+            f"got {name} = {value!r}."
         )
-    if value > LARGEST:
-        raise ConfigError(f"{name} must be at most {LARGEST}, got {name} = {value!r}.")
 
 
 def positive(name: str, value: float) -> None:
@@ -53,30 +55,19 @@ def one_of(name: str, value: str, options: tuple[str, ...]) -> None:
 
 
 def mesh_shape(text: str) -> tuple[int, int]:
-    """Devices along the seeds and along the minibatches.
-
-    Example:
-      >>> from hmcl_jax.continual.config import mesh_shape
-      >>> mesh_shape("2x4")
-      (2, 4)
-    """
+    """Devices along the seeds and along the minibatches: 2 and 4 for ``"2x4"``."""
     found = re.fullmatch("([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", str(text))
     if not found:
         raise ConfigError(
-            "mesh must be written SEEDxDATA, like 2x4 for eight devices that share seeds among "
-            f"two groups and minibatches among the four of each, got mesh = {text!r}."
+            "mesh must be written SEEDxDATA, devices along the seeds and along the minibatches, "
+            f"such as 2x4, got mesh = {text!r}."
         )
     return int(found[1]), int(found[2])
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """How long and how fast tasks of one kind are learned.
-
-    Attributes:
-      epochs: passes over the task.
-      learning_rate: of AdamW.
-    """
+    """Passes over the tasks of one kind, and the learning rate of AdamW."""
 
     epochs: int
     learning_rate: float
@@ -91,24 +82,21 @@ class TrainConfig:
     """What all methods share: the objective, the schedule, and how the work is laid out.
 
     Attributes:
-      classification: schedule of classification tasks.
-      retrieval: schedule of retrieval tasks.
-      batch: pairs of a minibatch, among which the loss contrasts.
+      classification, retrieval: schedules of tasks of these kinds.
+      batch: pairs of a minibatch.
       step: one optimizer step per ``"epoch"``, on the sum of its minibatches' gradients (the
         paper), or one per ``"minibatch"``.
       weight_decay: of AdamW.
-      entailment_weight: of the entailment term.
+      entailment_weight: factor of the entailment loss.
       kappa: sets the minimum radius of the cones.
       reset_optimizer: whether AdamW's moments begin anew with every task.
-      seed_axis: how seeds run side by side: ``"vmap"``, ``"map"`` (one after the other in one
-        program), ``"loop"`` (one program per seed) or ``"auto"``, which measurements chose.
-      device_memory: MiB that a task's features may take on the device; larger tasks stay on the
-        host and are fed in chunks. Test parts of all tasks together may take as much again.
-      mesh: devices that share the work, ``"2x4"`` for two groups that share the seeds, of four each
-        that share the minibatches of a step; see :mod:`hmcl_jax.continual.mesh`.
-      on_bad: what happens to a seed whose gradient is not finite: ``"stop"``, or ``"skip"`` the
-        step; see :mod:`hmcl_jax.continual.health`.
-      spike: a seed stops if its loss rises to this many times what it was at the task's start.
+      seed_axis: seeds run in one program, at once (``"vmap"``) or one after the other (``"map"``),
+        or one program each (``"loop"``); ``"auto"`` chooses by measurements.
+      device_memory: MiB of features on the device; tasks with more are fed from the host in
+        chunks. Test parts of all tasks together may take as much again.
+      mesh: devices along the seeds and along the minibatches of a step, such as ``"2x4"``.
+      on_bad: ``"stop"`` a seed whose gradient is not finite, or ``"skip"`` the step.
+      spike: a seed stops if its loss rises to this many times its value at the task's start.
     """
 
     classification: Schedule = Schedule(10, 5e-4)
@@ -139,47 +127,38 @@ class TrainConfig:
         shape = mesh_shape(self.mesh)
         if shape[1] > 1 and self.step == "minibatch":
             raise ConfigError(
-                "A step of one minibatch cannot be shared among devices, got mesh = "
-                f"{self.mesh!r} with step = 'minibatch'; use mesh = '{shape[0]}x1', or "
-                "step = 'epoch'."
+                f"Devices cannot share a step of one minibatch, got mesh = {self.mesh!r} with "
+                f"step = 'minibatch'; use mesh = '{shape[0]}x1', or step = 'epoch'."
             )
         if shape != (1, 1) and self.seed_axis == "loop":
             raise ConfigError(
-                "seed_axis = 'loop' runs one program per seed, on one device, got mesh = "
-                f"{self.mesh!r}; use seed_axis = 'map' or 'vmap', or mesh = '1x1'."
+                f"seed_axis = 'loop' uses one device, got mesh = {self.mesh!r}; "
+                "use seed_axis = 'map' or 'vmap', or mesh = '1x1'."
             )
 
     def schedule(self, kind: str) -> Schedule:
-        """The schedule of tasks of one kind."""
         return self.classification if kind == "classification" else self.retrieval
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text("utf8"))
+        return _parse(Path(path).read_text("utf8"))
     except OSError as error:
         raise ConfigError(f"config = {str(path)!r} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"config = {str(path)!r} is not TOML: {error}.") from error
 
 
+def _parse(text: str) -> dict[str, Any]:
+    table = tomllib.loads(text)
+    repr(table)  # raises ValueError if a number has too many digits for messages
+    return table
+
+
 def from_mapping(default: ConfigT, table: Mapping[str, Any], where: str = "") -> ConfigT:
-    """A frozen dataclass like `default` in which the keys of a table are replaced.
+    """A frozen dataclass like `default` with the values of a table, whose path is `where`.
 
-    Args:
-      default: an instance.
-      table: as TOML gives it; tables inside are for dataclasses inside.
-      where: path of the table, for messages.
-
-    Raises:
-      ConfigError: for an unknown key, a wrong type or a value out of range.
-
-    Example:
-      >>> from hmcl_jax.continual.config import TrainConfig, from_mapping
-      >>> config = from_mapping(TrainConfig(), {"batch": 256, "retrieval": {"epochs": 5}})
-      >>> print(config.batch, config.retrieval)
-      256 Schedule(epochs=5, learning_rate=5e-05)
+    Tables inside are for dataclasses inside.
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where or 'The config'} must be a table, got {table!r}.")
@@ -215,19 +194,13 @@ def _as_type(path: str, value: Any, wanted: Any) -> Any:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """A table from ``"section.key=value"``, with the value in TOML's notation or a bare word.
-
-    Example:
-      >>> from hmcl_jax.continual.config import parse_override
-      >>> parse_override("train.classification.epochs=5")
-      {'train': {'classification': {'epochs': 5}}}
-    """
+    """A table from ``"section.key=value"``, with the value in TOML's notation or a bare word."""
     key, equals, value = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
         raise ConfigError(f"A setting is written section.key=value, got {text!r}.")
     try:
-        found = tomllib.loads(f"value = {value}")["value"]
+        found = _parse(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         found = value.strip()
     except (ValueError, RecursionError) as error:

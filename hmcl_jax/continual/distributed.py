@@ -1,7 +1,7 @@
 """Several processes, on one host or many, that share one run.
 
-All of them do the same and hold the same; process 0 writes. Whatever may fail in one of them is
-done through :func:`in_all`, so that none waits for one that has gone.
+All of them compute and hold the same; process 0 writes. Whatever may fail in one of them runs in
+:func:`in_all`, so that the others do not wait forever.
 """
 
 import hashlib
@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from hmcl_jax.continual.config import ConfigError
-from hmcl_jax.continual.errors import RunError
+from hmcl_jax.continual.config import ConfigError, RunError
 
 Result = TypeVar("Result")
 
@@ -24,14 +23,9 @@ Result = TypeVar("Result")
 def start_processes(
     coordinator: str | None = None, processes: int | None = None, process_id: int | None = None
 ) -> None:
-    """Joins this process to the others; before anything else is done with JAX.
+    """Joins this process to the others, before any other use of JAX.
 
-    Without arguments, they are taken from the environment of the cluster, as far as JAX knows it.
-
-    Args:
-      coordinator: ``HOST:PORT`` of process 0, on a port that is free there.
-      processes: how many there are.
-      process_id: number of this one, from 0.
+    Without arguments, JAX takes them from the environment of a cluster that it knows.
     """
     # JAX would wait for minutes, or end the process.
     if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
@@ -72,7 +66,7 @@ def in_all(action: Callable[[], Result]) -> Result:
 
 
 def in_first(action: Callable[[], Result]) -> Result | None:
-    """Does something in process 0 alone, where the result is; the others wait for it."""
+    """Does something in process 0 alone, which gets the result; the others wait for it."""
     return in_all(lambda: action() if is_first() else None)
 
 
@@ -92,13 +86,11 @@ def from_first(tree: Any) -> Any:
 
 def check_same(arguments: Any) -> None:
     """Refuses processes that were started with different arguments, which are plain data."""
-    text = json.dumps(arguments, sort_keys=True)
-    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    message = (
-        f"Process {jax.process_index()} was started with different arguments from process 0. "
-        "Start every process with the same stream, methods, seeds and settings."
-    )
-    try:
-        in_all(lambda: multihost_utils.assert_equal(digest, message))
-    except AssertionError as error:
-        raise ConfigError(message) from error
+    digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).digest()
+    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8), tiled=True)
+    different = (digests.reshape(-1, len(digest)) != digests[: len(digest)]).any(axis=1)
+    if different.any():
+        raise ConfigError(
+            f"Process {different.argmax()} was started with different arguments from process 0. "
+            "Start every process with the same stream, methods, seeds and settings."
+        )

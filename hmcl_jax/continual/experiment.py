@@ -25,23 +25,14 @@ DEFAULT_METHODS = ("vanilla", "hmcl_mr", "hmcl_ca", "hmcl_rotation")
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What ``hmcl run`` is asked to do.
+    """The work of ``hmcl run``."""
 
-    Attributes:
-      stream: ``"pocket"``, or the path of a store.
-      methods: names, in the order of the tables in the file.
-      settings: of the methods, by name.
-      seeds: all trained side by side.
-      order: name of an order in the store, or the path of a file with one task per line.
-      train: settings that all methods share.
-    """
-
-    stream: str = "pocket"
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    seeds: tuple[int, ...] = SEEDS
-    order: str = "canonical"
-    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    stream: str  # "pocket", or the path of a store
+    methods: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Any]]  # of the methods, by name
+    seeds: tuple[int, ...]
+    order: str  # a name in the store, or the path of a file with one task per line
+    train: TrainConfig  # settings that all methods share
 
 
 def read_experiment(
@@ -54,30 +45,10 @@ def read_experiment(
 ) -> Experiment:
     """An experiment from a TOML file, single settings and arguments, the last ones on top.
 
-    The file may hold ``stream``, ``seeds``, ``order``, a table ``[train]`` and tables
-    ``[methods.NAME]`` with the method's settings (and ``method``, if NAME is not one itself).
-    Tables ``[variants.NAME]`` hold the same once more, for what differs with one stream or
-    backbone: those of the variant lie on top of the file. ``[paper]`` is for
-    experiments/reproduce.py and is not looked at here.
-
-    Args:
-      path: of the file; without it everything has its default.
-      overrides: like ``"train.batch=256"`` or ``"methods.hmcl_mr.beta=0.1"``.
-      methods: names, instead of all tables of the file.
-      variant: name of one of the file's variants. Default: the one named like the stream, if any.
-      **replaced: ``stream``, ``seeds`` or ``order``, None for no change.
-
-    Returns:
-      The experiment.
-
-    Raises:
-      ConfigError: naming the key, the value and what is allowed.
-
-    Example:
-      >>> from hmcl_jax.continual.experiment import read_experiment
-      >>> experiment = read_experiment(overrides=["methods.hmcl_mr.beta=0.1"], methods=["hmcl_mr"])
-      >>> print(experiment.methods, experiment.settings)
-      ('hmcl_mr',) {'hmcl_mr': {'beta': 0.1}}
+    The file may hold ``stream``, ``seeds``, ``order``, a table ``[train]``, tables
+    ``[methods.NAME]`` with the method's settings (and ``method``, if NAME is not one itself) and
+    tables ``[variants.NAME]`` with the same again for one stream or backbone. ``[paper]`` is for
+    experiments/reproduce.py and ignored.
     """
     table: dict[str, Any] = {} if path is None else read_toml(path)
     table = apply_variant(table, variant, replaced.get("stream"))
@@ -109,16 +80,7 @@ def read_experiment(
 def apply_variant(
     table: Mapping[str, Any], variant: str | None = None, stream: str | None = None
 ) -> dict[str, Any]:
-    """The tables of a file with those of one variant on top, and without ``variants``.
-
-    Without the variant's name, it is the one named like the stream, if there is one.
-
-    Example:
-      >>> from hmcl_jax.continual.experiment import apply_variant
-      >>> table = {"order": "seq2", "variants": {"small": {"train": {"batch": 64}}}}
-      >>> apply_variant(table, "small")
-      {'order': 'seq2', 'train': {'batch': 64}}
-    """
+    """The tables of a file with those of one variant on top, by default the stream's."""
     base = {key: value for key, value in table.items() if key != "variants"}
     variants = _tables("variants", table.get("variants", {}))
     if variant is None:
@@ -152,14 +114,12 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Refuses seeds that are none, occur twice or are negative."""
-    if isinstance(seeds, str) or not isinstance(seeds, Sequence):
-        raise ConfigError(f"seeds must be a list of whole numbers, got {seeds!r}.")
-    for seed in seeds:
-        if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-            raise ConfigError(f"seeds must be whole numbers of at least 0, got {seed!r}.")
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds must be at least one, each once, got {list(seeds)}.")
+    whole = isinstance(seeds, Sequence) and all(
+        isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        for seed in seeds
+    )
+    if not whole or not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds must be different whole numbers of at least 0, got {seeds!r}.")
     return tuple(int(seed) for seed in seeds)
 
 
@@ -167,14 +127,9 @@ def check_methods(
     methods: Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]]
 ) -> list[Method]:
     """The methods, each once, with settings in range."""
-    if isinstance(methods, str):
-        raise ConfigError(f"methods must be a list of names, got the string {methods!r}.")
     # Also of methods that are not used, because their names or settings may be mistyped.
     made = {name: make_method(name, table) for name, table in _tables("settings", settings).items()}
-    found = [
-        each if isinstance(each, Method) else made.get(each) or make_method(each)
-        for each in methods
-    ]
+    found = [m if isinstance(m, Method) else made.get(m) or make_method(m) for m in methods]
     for method in found:
         check_name(method.name)
         method.check()
@@ -193,10 +148,10 @@ def check_order(store: Store, order: str | Sequence[str]) -> list[Task]:
                 f"order must be one of {known}, or a list of tasks, got order = {order!r}."
             )
         order = store.orders[order]
-    names = [task.name for task in store]
-    for name in order:
-        if name not in names:
-            raise ConfigError(f"order names the task {name!r}; {store.name} has {names}.")
-    if not order or len(set(order)) != len(order):
-        raise ConfigError(f"order must name at least one task, each once, got {list(order)}.")
-    return [store[name] for name in order]
+    tasks = {task.name: task for task in store}
+    if not order or len(set(order)) != len(order) or not tasks.keys() >= set(order):
+        raise ConfigError(
+            f"order must name tasks of {store.name} ({', '.join(tasks)}), each once, "
+            f"got {list(order)}."
+        )
+    return [tasks[name] for name in order]

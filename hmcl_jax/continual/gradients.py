@@ -90,15 +90,15 @@ class Objective:
             "K": spec.K,
             "kappa": spec.train.kappa,
             "entailment_weight": spec.train.entailment_weight,
-            "valid": rows.valid,
         }
         classification = spec.kind == "classification"
         if classification:
-            loss = objective.prototype_loss(prototype_points, points, rows.classes, **settings)
+            labels = jnp.where(rows.valid, rows.classes, -1)
+            loss = objective.prototype_loss(prototype_points, points, labels, **settings)
         else:
             general = general.astype(W.dtype)
             general_points = apply_head(heads[spec.general], general, spec.K)
-            loss = objective.pair_loss(general_points, points, **settings)
+            loss = objective.pair_loss(general_points, points, valid=rows.valid, **settings)
         if self.method is None or self.method.extra_loss is None:
             return loss
         if classification:

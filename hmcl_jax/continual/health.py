@@ -8,7 +8,7 @@ is finite, but not for long.
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,26 +26,17 @@ class BadNumbers(RuntimeWarning):
 
 @dataclasses.dataclass(frozen=True)
 class Stopped:
-    """A seed that was stopped.
+    """A seed that was stopped, and the first quantity of it that was bad."""
 
-    Attributes:
-      seed_index: of the seed along the seed axis.
-      seed: itself.
-      task: name of the task.
-      epoch: in which it happened, from 1; 0 if it was at the end of the task.
-      quantity: the first one to be bad: ``"loss"``, ``"gradient"``, ``"step"``, ``"head"`` (too
-        large for its points to be finite), or ``"state"`` (of the method or the optimizer).
-      modalities: whose gradient, step or head it was; for a loss, all that the task has.
-      value: of the loss in that epoch, None if it was not finite.
-    """
-
-    seed_index: int
+    seed_index: int  # along the seed axis
     seed: int
     task: str
-    epoch: int
+    epoch: int  # from 1; 0 at the end of the task
+    # "loss", "gradient", "step", "head" (too large for its points to be finite), or "state" (of the
+    # method or the optimizer).
     quantity: str
-    modalities: tuple[str, ...]
-    value: float | None = None
+    modalities: tuple[str, ...]  # of the gradient, step or head; for a loss, all of the task
+    value: float | None = None  # of the loss in that epoch if it was finite
 
     def __str__(self) -> str:
         when = f"in epoch {self.epoch}" if self.epoch else "at its end"
@@ -57,38 +48,27 @@ class Stopped:
 
 
 def load_stopped(found: Any, name: str = "stopped") -> tuple[Stopped, ...]:
-    """Reports from the tables that :func:`dataclasses.asdict` has made of them.
-
-    Raises:
-      ValueError: with the name of the list, if these are no such tables.
-    """
+    """The inverse of :func:`dataclasses.asdict`, for a list called `name` in messages."""
     try:
         return tuple(Stopped(**{**one, "modalities": tuple(one["modalities"])}) for one in found)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name} must be a list of reports on seeds ({error!r})") from error
 
 
-class Vitals(NamedTuple):
-    """What is examined after a task: the guard's state, losses per seed and epoch, and heads."""
-
-    guard: GuardState
-    losses: np.ndarray
-    heads: Heads
-
-
 def find_stopped(
-    vitals: Vitals,
+    guard: GuardState,
+    losses: np.ndarray,
+    heads: Heads,
     seeds: tuple[int, ...],
     task: str,
     modalities: tuple[str, ...],
     config: TrainConfig,
 ) -> list[Stopped]:
-    """Which seeds are to be stopped after a task, and why; at most one report per seed."""
-    guard, losses, heads = vitals
+    """The seeds to stop after a task, at most one report each; losses are (seeds, epochs)."""
     skip = config.on_bad == "skip"
     steps_per_epoch = max(1, int(guard.steps[0]) // losses.shape[1])
     # Of points whose squared norms are this large, no product is finite.
-    too_far = {m: ~np.isfinite(x) for m, x in jax.device_get(_fourth_powers(heads)).items()}
+    too_far = {m: ~np.isfinite(jnp.power(W, 4).sum(axis=(1, 2))) for m, W in heads.items()}
     found = []
     for index, (seed, loss) in enumerate(zip(seeds, losses, strict=True)):
         finite = np.isfinite(loss)
@@ -116,18 +96,8 @@ def _modalities_of(bad: dict[str, np.ndarray], index: int) -> tuple[str, ...]:
     return tuple(modality for modality, of_seeds in bad.items() if of_seeds[index])
 
 
-@jax.jit
-def _fourth_powers(heads: Heads) -> dict[str, jax.Array]:
-    return {m: jnp.sum(jnp.square(jnp.square(W)), axis=(1, 2)) for m, W in heads.items()}
-
-
 def clean_state(tree: Any, stopped: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The state of all seeds with 0 for non-finite numbers, and the seeds that had some.
-
-    Args:
-      tree: arrays with a seed axis.
-      stopped: which seeds are stopped already; they are not named again.
-    """
+    """Arrays with 0 for non-finite numbers, and which seeds had some but were not `stopped`."""
     bad = np.zeros_like(stopped)
     for finite in _finite(tree).values():
         bad |= ~finite
@@ -139,7 +109,7 @@ def clean_state(tree: Any, stopped: np.ndarray) -> tuple[Any, np.ndarray]:
 
 
 def check_finite(method: str, task: str, kept: Any) -> None:
-    """Refuses to continue with non-finite numbers; none of them was saved."""
+    """Raises before non-finite numbers are saved."""
     for path, finite in _finite(kept).items():
         if not finite.all():
             raise FloatingPointError(
@@ -149,7 +119,7 @@ def check_finite(method: str, task: str, kept: Any) -> None:
 
 
 def _finite(tree: Any) -> dict[str, np.ndarray]:
-    """By path of each array, whether it is finite, for each entry of its first axis if any."""
+    """By path of each floating array, which entries of its first axis (if any) are finite."""
     leaves = {keystr(path): x for path, x in jax.tree.leaves_with_path(tree) if _is_inexact(x)}
     return jax.device_get(_all_finite(leaves))
 
@@ -164,23 +134,14 @@ def _is_inexact(x: Any) -> bool:
 
 
 def warn_stopped(method: str, found: Sequence[Stopped], kind: str, none_left: bool) -> None:
-    """Warns of seeds that are stopped, or raises if there are no others."""
-    text = (
-        f"{method}: {'; '.join(map(str, found))}; lower the learning rate "
-        f"(train.{kind}.learning_rate)."
-    )
+    text = f"{method}: {'; '.join(map(str, found))}; lower train.{kind}.learning_rate."
     if none_left:
         raise FloatingPointError(f"{text} No seed is left.")
     warnings.warn(f"{text} The other seeds keep training.", BadNumbers, stacklevel=3)
 
 
 def warn_skipped(method: str, task: str, seeds: tuple[int, ...], skipped: np.ndarray) -> None:
-    """Warns of steps that were left out."""
     if skipped.any():
         counts = {seed: int(n) for seed, n in zip(seeds, skipped, strict=True) if n}
-        warnings.warn(
-            f"{method} on task {task!r}: steps skipped because of gradients that are not finite, "
-            f"by seed: {counts}.",
-            BadNumbers,
-            stacklevel=3,
-        )
+        text = f"{method} on task {task!r}: skipped steps of bad gradients, by seed: {counts}."
+        warnings.warn(text, BadNumbers, stacklevel=3)

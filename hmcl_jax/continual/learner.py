@@ -13,7 +13,7 @@ from hmcl_jax.continual.distributed import from_first
 from hmcl_jax.continual.feed import TaskFeed, minibatch_rows, task_feed, training_pairs
 from hmcl_jax.continual.fit import fit_task
 from hmcl_jax.continual.guard import wrap
-from hmcl_jax.continual.health import Stopped, Vitals, check_finite, clean_state, find_stopped
+from hmcl_jax.continual.health import Stopped, check_finite, clean_state, find_stopped
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec, TrainState
 from hmcl_jax.continual.programs import Programs, apply_sweep
 from hmcl_jax.data.store import Task
@@ -127,8 +127,8 @@ def learn_task(
 
     modalities = tuple(dict.fromkeys((task.general, task.specific)))
     losses = np.asarray(losses, float)  # a spike's threshold may overflow float32
-    vitals = Vitals(guarded, losses, new_heads)
-    carried = carried.stop(find_stopped(vitals, seeds, task.name, modalities, setting.train))
+    about = (seeds, task.name, modalities, setting.train)
+    carried = carried.stop(find_stopped(guarded, losses, new_heads, *about))
     # Moments that overflow make steps of 0, which are finite, so the heads do not show them.
     opt_state, carried = _clean(guarded.inner, carried, task, seeds)
     bad = carried.is_stopped(len(seeds))[:, None, None]

@@ -1,13 +1,13 @@
 """A stream of tasks, one method after the other, all seeds at once.
 
-After every task each task seen so far is scored, and the run is checkpointed: heads, method state
-(moments, memories), AdamW's moments if they outlive a task, and all scores. Everything else that a
-task begins with (anchor, protected system, orders) follows from these, so a run that was killed is
-resumed bitwise.
+After every task all tasks seen so far are scored, and the run is checkpointed: heads, method state
+(moments, memories), AdamW's moments if they outlive a task, and scores. Anchor, protected system
+and orders follow from these, so a killed run resumes bitwise.
 """
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig
-from hmcl_jax.continual.distributed import check_same, in_first, is_first
+from hmcl_jax.continual.distributed import check_same, is_first
 from hmcl_jax.continual.experiment import (
     DEFAULT_METHODS,
     SEEDS,
@@ -38,76 +38,49 @@ from hmcl_jax.continual.learner import (
 from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.method import Heads, Method
 from hmcl_jax.continual.programs import Programs
-from hmcl_jax.continual.run_directory import RunDirectory, check_neighbours, open_run
+from hmcl_jax.continual.run_directory import RunDirectory, open_run
 from hmcl_jax.continual.scoring import Evaluator
-from hmcl_jax.data.store import Store, Task
-from hmcl_jax.evaluation import is_complete
+from hmcl_jax.data.store import Store
 
 CHECKPOINT_SCHEMA = 3
 LAYOUT = ("seed_axis", "device_memory", "mesh")  # how seeds are laid out and fed
+RECORDED = ("details", "losses", "seconds", "logs")  # of every task, as in StreamResult
 SHOWN_EVERY = 2.0  # seconds between events about epochs
 Listener = Callable[["Event"], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What happens during a run, for those who show it.
+    """What happens during a run, for those who show it."""
 
-    Attributes:
-      kind: ``"method"`` (begins), ``"task"`` (begins), ``"epoch"`` (of a task that takes long),
-        ``"scores"`` (task done) or ``"done"``.
-      method: its name.
-      task: the task's name.
-      number: of the task, or of the epochs done.
-      count: of all tasks, or all epochs.
-      scores: for ``"scores"`` and ``"done"``, the matrix so far, ``(seeds, T, T)``.
-      log: for ``"scores"``, the method's figures about the task, means over seeds.
-    """
-
+    # "method" (begins), "task" (begins), "epoch" (of a task that takes long), "scores" (task done)
+    # or "done".
     kind: str
     method: str
     task: str = ""
-    number: int = 0
-    count: int = 0
-    scores: np.ndarray | None = None
-    log: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    number: int = 0  # of the task, or of the epochs done
+    count: int = 0  # of all tasks, or all epochs
+    scores: np.ndarray | None = None  # the matrix so far, (seeds, T, T)
+    log: Mapping[str, float] = dataclasses.field(default_factory=dict)  # means over seeds
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamResult:
-    """What a method did on a stream.
-
-    Attributes:
-      method: its name.
-      settings: its settings.
-      tasks: names in the order of the stream.
-      kinds: of the tasks.
-      seeds: of the run.
-      scores: R, ``(seeds, T, T)``: score on task i after task t; NaN if it was not seen yet.
-      details: all measures by (t, i), ``details[t][i][measure]`` a list over seeds.
-      losses: mean minibatch loss, ``losses[t]`` of shape ``(seeds, epochs)``.
-      seconds: per task, for learning and for evaluating.
-      logs: per task, the method's figures, ``logs[t][figure]`` a list over seeds, of numbers or of
-        lists over epochs.
-      heads: at the end, with a seed axis.
-      programs: how many programs were compiled for learning; methods of a run share some, which
-        count for the first of them.
-      stopped: seeds that were stopped; from that task on their scores are NaN, and their heads are
-        those of the task before.
-    """
+    """What a method did on a stream; tasks are in the order of the stream."""
 
     method: str
     settings: Mapping[str, Any]
     tasks: tuple[str, ...]
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
-    scores: np.ndarray
-    details: list[list[dict[str, list[float]]]]
-    losses: list[list[list[float]]]
-    seconds: list[dict[str, float]]
-    logs: list[dict[str, list[float]]]
-    heads: Heads
-    programs: int
+    scores: np.ndarray  # R, (seeds, T, T): on task i after task t; NaN if i was not seen yet
+    details: list[list[dict[str, list[float]]]]  # all measures, details[t][i][measure][seed]
+    losses: list[list[list[float]]]  # means over minibatches, losses[t][seed][epoch]
+    seconds: list[dict[str, float]]  # per task, for learning and for evaluating
+    logs: list[dict[str, list[float]]]  # of the method, logs[t][figure][seed], or [seed][epoch]
+    heads: Heads  # at the end, with a seed axis
+    programs: int  # compiled for learning; those that methods share count for the first of them
+    # Seeds that were stopped: their scores are NaN from then on, their heads of the task before.
     stopped: tuple[Stopped, ...] = ()
 
 
@@ -129,13 +102,13 @@ def run_stream(
     out: str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> dict[str, StreamResult]:
-    """Learns a stream with every method.
+    """Learns a stream with every method. All arguments are checked before anything is trained.
 
     Args:
       store: the stream.
       methods: names (see :data:`hmcl_jax.continual.methods.METHODS`) or methods.
-      seeds: all trained side by side.
-      config: shared settings.
+      seeds: trained side by side.
+      config: settings that all methods share.
       settings: of methods, ``{name: {setting: value}}``.
       out: folder for checkpoints, one folder per method; without it nothing is written.
       **options: ``order`` of the tasks, a name in ``store.orders`` (default ``"canonical"``) or
@@ -145,9 +118,6 @@ def run_stream(
     Returns:
       Results by method name.
 
-    Raises:
-      ConfigError, StoreError, RunError: before anything is trained.
-
     Example:
       >>> from hmcl_jax.continual import TrainConfig, run_stream
       >>> from hmcl_jax.data.synthetic import synthetic_stream
@@ -156,78 +126,63 @@ def run_stream(
       >>> results["vanilla"].scores.shape
       (2, 2, 2)
     """
-    if unknown := options.keys() - RunOptions.__annotations__.keys():
-        raise TypeError(f"run_stream has no parameter {min(unknown)!r}.")
-    config, resume = config or TrainConfig(), options.get("resume", False)
-    for name, value, kind in (("store", store, Store), ("config", config, TrainConfig)):
-        if not isinstance(value, kind):
-            got = type(value).__name__
-            raise ConfigError(f"{name} must be a {kind.__name__}, got {got}: {value!r}.")
-    seeds = check_seeds(seeds)
+    stream, resume = Stream(store, seeds, config, options), options.get("resume", False)
     chosen = check_methods(methods, settings or {})
-    tasks = check_order(store, options.get("order", "canonical"))
-    store.validate()
     for method in chosen:
-        check_mesh(own_config(config, method), len(seeds))
-    identities = {m.name: identify(store, m, seeds, config, tasks) for m in chosen}
-    check_same([identities, dataclasses.asdict(config), out is None, resume])
-    stream = Stream(store, tasks, config, options.get("listener"))
+        check_mesh(own_config(stream.config, method), len(stream.seeds))
+    identities = {method.name: identify(stream, method) for method in chosen}
+    check_same([identities, dataclasses.asdict(stream.config), out is None, resume])
     with contextlib.ExitStack() as stack:
         runs: dict[str, RunDirectory] = {}
         if out is not None:  # all of them are opened before anything is trained
-            folder = Path(out)
-            in_first(lambda: check_neighbours(folder, next(iter(identities.values()))))
             for name, identity in identities.items():
-                opened = open_run(folder / name, identity, resume=resume)
+                opened = open_run(Path(out, name), identity, resume=resume)
                 runs[name] = stack.enter_context(opened)
         return {
-            method.name: MethodRun(stream, method, seeds).learn(runs.get(method.name))
+            method.name: MethodRun(stream, method, stream.seeds).learn(runs.get(method.name))
             for method in chosen
         }
 
 
-def identify(
-    store: Store, method: Method, seeds: tuple[int, ...], config: TrainConfig, tasks: list[Task]
-) -> dict[str, Any]:
-    """What must agree to resume a run. How seeds are laid out and fed does not matter."""
-    shared = dataclasses.asdict(config).items()
+class Stream:
+    """The parts that the runs of all methods on one stream share, checked before training."""
+
+    def __init__(
+        self, store: Store, seeds: Sequence[int], config: TrainConfig | None, options: RunOptions
+    ) -> None:
+        if unknown := options.keys() - RunOptions.__annotations__.keys():
+            raise TypeError(f"run_stream has no parameter {min(unknown)!r}.")
+        self.store, self.config = store, config or TrainConfig()
+        if not isinstance(self.config, TrainConfig):
+            raise ConfigError(f"config must be a TrainConfig, got {config!r}.")
+        self.seeds = check_seeds(seeds)
+        self.tasks = check_order(store, options.get("order", "canonical"))
+        store.validate()
+        listener = options.get("listener")
+        self.evaluator = Evaluator(store.K, self.config.device_memory)
+        self.tell = listener if listener and is_first() else lambda event: None
+        # Methods may have their own settings; only those of the layout make other programs.
+        self.programs = functools.cache(
+            lambda seed_axis, mesh: Programs(TrainConfig(seed_axis=seed_axis, mesh=mesh))
+        )
+
+
+def identify(stream: Stream, method: Method) -> dict[str, Any]:
+    """The settings that must agree to resume a run; the layout of the work may change."""
+    shared = dataclasses.asdict(stream.config).items()
     return {
         "checkpoint_schema": CHECKPOINT_SCHEMA,
-        "store": {"name": store.name, "fingerprint": store.fingerprint},
+        "store": {"name": stream.store.name, "fingerprint": stream.store.fingerprint},
         "method": method.name,
         "settings": method.described(),
         "config": {name: value for name, value in shared if name not in LAYOUT},
-        "seeds": list(seeds),
-        "order": [task.name for task in tasks],
+        "seeds": list(stream.seeds),
+        "order": [task.name for task in stream.tasks],
     }
 
 
-class Stream:
-    """What the runs of several methods on one stream share, compiled programs among it."""
-
-    def __init__(
-        self, store: Store, tasks: list[Task], config: TrainConfig, listener: Listener | None
-    ) -> None:
-        self.store, self.tasks, self.config = store, tasks, config
-        self.evaluator = Evaluator(store.K, config.device_memory)
-        self.tell = listener if listener and is_first() else lambda event: None
-        self._programs: dict[tuple[str, str], Programs] = {}
-
-    def programs(self, config: TrainConfig) -> Programs:
-        """The programs for the seed axis and the mesh of some settings."""
-        layout = (config.seed_axis, config.mesh)
-        if layout not in self._programs:
-            self._programs[layout] = Programs(config)
-        return self._programs[layout]
-
-
 class MethodRun:
-    """One method on one stream.
-
-    A seed whose numbers go bad (:mod:`hmcl_jax.continual.health`) is stopped: it keeps the heads of
-    the task before, and its scores are NaN. Without `sweep`, settings that differ along the seed
-    axis, this gives a warning, and it is an error if no seed is left.
-    """
+    """One method on one stream; in a `sweep`, settings differ along the seed axis."""
 
     def __init__(
         self,
@@ -239,7 +194,7 @@ class MethodRun:
         self.stream, self.method, self.tasks = stream, method, stream.tasks
         store, config = stream.store, own_config(stream.config, method)
         self.setting = Setting(store.K, store.tau, seeds, config, sweep or {})
-        self.programs = stream.programs(config)
+        self.programs = stream.programs(config.seed_axis, config.mesh)
         size = len(self.tasks)
         self.scores = np.full((len(seeds), size, size), np.nan)
         self.carried = Carried()
@@ -247,11 +202,9 @@ class MethodRun:
 
     @property
     def stopped(self) -> np.ndarray:
-        """Which seeds are stopped."""
         return self.carried.is_stopped(len(self.setting.seeds))
 
     def learn(self, directory: RunDirectory | None = None) -> StreamResult:
-        """Learns all tasks that are not finished yet."""
         name, tell, tasks = self.method.name, self.stream.tell, self.tasks
         compiled_before = self.programs.count()
         tell(Event("method", name, count=len(tasks)))
@@ -266,8 +219,6 @@ class MethodRun:
                 directory.save(index + 1, self._saved(index + 1), record)
             means = self._means(record)
             tell(Event("scores", name, task, index + 1, len(tasks), self.scores.copy(), means))
-        if not self.setting.sweep and not np.all(is_complete(self.scores[~self.stopped])):
-            raise FloatingPointError(f"{name} gave scores that are not finite.")
         tell(Event("done", name, "", len(tasks), len(tasks), self.scores.copy()))
         return StreamResult(
             method=name,
@@ -276,10 +227,7 @@ class MethodRun:
             kinds=tuple(task.kind for task in tasks),
             seeds=self.setting.seeds,
             scores=self.scores,
-            details=[record["details"] for record in self.records],
-            losses=[record["losses"] for record in self.records],
-            seconds=[record["seconds"] for record in self.records],
-            logs=[record["logs"] for record in self.records],
+            **{key: [record[key] for record in self.records] for key in RECORDED},
             heads=self.carried.heads,
             programs=self.programs.count() - compiled_before,
             stopped=self.carried.stopped,
@@ -287,8 +235,9 @@ class MethodRun:
 
     def _tasks_at(self, index: int) -> list[TaskAt]:
         """The task at an index of the stream, and those that are trained with it."""
-        size, over = len(self.tasks), self.method.trains_on
-        others = {"current": range(0), "seen": range(index), "all": range(size)}[over]
+        size = len(self.tasks)
+        seen = {"current": range(0), "seen": range(index), "all": range(size)}
+        others = seen[self.method.trains_on]
         return [(self.tasks[i], i) for i in (index, *(i for i in others if i != index))]
 
     def _learn_task(self, index: int) -> dict[str, Any]:
@@ -307,17 +256,16 @@ class MethodRun:
             self.method, self.carried, self._tasks_at(index), self.setting, self.programs, on_epoch
         )
         stopped, new = self.stopped, self.carried.stopped[before:]
-        if new and not self.setting.sweep:
+        if new and not self.setting.sweep:  # points of a sweep may diverge
             warn_stopped(name, new, task.kind, none_left=bool(stopped.all()))
         warn_skipped(name, task.name, self.setting.seeds, learned.skipped)
         done = time.perf_counter()
         measures = self.stream.evaluator.all(self.carried.heads, self.tasks[: index + 1])
-        details = [
-            {name: np.where(stopped, np.nan, x).tolist() for name, x in measured.items()}
-            for measured in measures
-        ]
         return {
-            "details": details,
+            "details": [
+                {name: np.where(stopped, np.nan, x).tolist() for name, x in measured.items()}
+                for measured in measures
+            ],
             "losses": learned.losses.tolist(),
             "seconds": {"learn": done - start, "evaluate": time.perf_counter() - done},
             "logs": {name: x.tolist() for name, x in learned.metrics.items()},
@@ -325,14 +273,13 @@ class MethodRun:
         }
 
     def _add(self, record: dict[str, Any]) -> None:
-        """Takes over the record of the next task."""
         row = np.transpose([cell["score"] for cell in record["details"]])
         self.scores[:, len(self.records), : row.shape[1]] = row
         self.records.append(record)
 
     def _means(self, record: Mapping[str, Any]) -> dict[str, float]:
         """Figures of a task as means over the seeds that are not stopped."""
-        shown = ~self.stopped if not self.stopped.all() else self.stopped
+        shown = ~self.stopped | self.stopped.all()
         return {
             figure: float(np.mean(np.asarray(values)[shown]))
             for figure, values in record["logs"].items()
@@ -340,7 +287,7 @@ class MethodRun:
         }
 
     def _saved(self, finished: int) -> dict[str, Any]:
-        """What the checkpoint after so many tasks holds."""
+        """The state in the checkpoint after so many tasks."""
         saved = {"heads": self.carried.heads, "state": self.carried.state}
         if not self.setting.train.reset_optimizer:
             spec = self.setting.spec(self.tasks[finished - 1], finished - 1)

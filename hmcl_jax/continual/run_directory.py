@@ -8,9 +8,8 @@ A run directory belongs to one run, of one method with all its seeds:
 - ``run.lock``: held by the process that uses the directory.
 
 Files and checkpoints take their place by one rename, so a crash loses at most the current task.
-Orbax does not verify the bytes of arrays, so every checkpoint has a digest of them. If processes
-share a run, all of them open its directory, which must be on a file system that they share; Orbax
-coordinates them, and process 0 writes.
+Orbax does not verify the bytes of arrays, so every checkpoint has a digest of them. Processes that
+share a run open the same directory; Orbax coordinates them, and process 0 writes.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 import jax
@@ -30,12 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import _files
+from hmcl_jax.continual.config import RunError
 from hmcl_jax.continual.distributed import in_all, in_first, is_first
-from hmcl_jax.continual.errors import RunError
 
 SCHEMA = 2
 RUN, LOCK, STEPS, TASKS = "run.json", "run.lock", "steps", "tasks"
-REMEDY = "Fix the problem above, then rerun with --resume."
+OTHERWISE = "or choose another directory with --out."
 
 
 class DamagedStep(RuntimeWarning):
@@ -46,60 +45,29 @@ class DamagedStep(RuntimeWarning):
 def open_run(
     path: str | os.PathLike[str], identity: Mapping[str, Any], *, resume: bool
 ) -> Iterator["RunDirectory"]:
-    """Opens the directory of a run, makes it if there is none, and locks other processes out.
+    """Opens or makes the directory of a run, and locks other processes out.
 
-    Args:
-      path: the directory.
-      identity: plain data that tells this run from others: config, method, seeds, order of the
-        tasks, fingerprint of the store.
-      resume: whether an existing run is resumed. If there is none, it starts.
-
-    Raises:
-      RunError: if there is a run and `resume` is False, if it is another run, if another process
-        uses it, or if there are files of something else.
-
-    Example:
-      >>> import tempfile, jax.numpy as jnp
-      >>> from hmcl_jax.continual.run_directory import open_run
-      >>> out = tempfile.TemporaryDirectory()
-      >>> with open_run(out.name, {"method": "hmcl"}, resume=False) as run:
-      ...     run.save(1, {"W": jnp.ones(3)}, {"accuracy": [0.5, float("nan")]})
-      >>> with open_run(out.name, {"method": "hmcl"}, resume=True) as run:
-      ...     state, records = run.restore(lambda finished: {"W": jnp.zeros(3)})
-      >>> print(state["W"], records)
-      [1. 1. 1.] [{'accuracy': [0.5, nan]}]
-      >>> with open_run(out.name, {"method": "ewc"}, resume=True) as run:
-      ...     pass
-      Traceback (most recent call last):
-      hmcl_jax.continual.errors.RunError: ...method: 'hmcl' in the directory, 'ewc' asked for...
-      >>> out.cleanup()
+    `identity` is plain data that tells this run from others; another run is refused.
     """
     root = Path(path).absolute()
     lock = filelock.FileLock(root / LOCK, timeout=0)
     try:
-        in_first(lambda: _claim(root, lock, _plain(identity), resume))
+        plain = json.loads(json.dumps(identity))  # without tuples, which JSON does not have
+        in_first(lambda: _claim(root, lock, plain, resume))
         yield RunDirectory(root)
     finally:
         lock.release()
 
 
-class RunDirectory:
-    """One open run directory; see :func:`open_run`."""
+class RunDirectory(NamedTuple):
+    """The directory of a run, while :func:`open_run` holds its lock."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def save(self, finished: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Saves the end of a task; returns when it is on disk.
-
-        Args:
-          finished: number of finished tasks.
-          state: pytree of arrays; these may be typed PRNG keys or of no size.
-          record: plain data about the task, such as scores and times; NaN is allowed.
-        """
-        arrays = {name: _on_host(name, leaf) for name, leaf in _named(state).items()}
-        leaves = _described(arrays)
-        metadata = {"leaves": leaves, "sha256": _digest(leaves, arrays)}
+        """Saves the end of a task: a pytree of arrays, and plain data in which NaN is allowed."""
+        arrays = {name: np.asarray(_raw(x), order="C") for name, x in _named(state).items()}
+        metadata = _metadata(arrays)
         # Orbax refuses arrays of no size, and trees of no arrays.
         stored = {name: x for name, x in arrays.items() if x.size}
         stored["finished"] = np.asarray(finished, np.int32)
@@ -108,7 +76,7 @@ class RunDirectory:
         def write() -> None:
             try:
                 if is_first():
-                    file = _record_file(self.root, finished)
+                    file = self.root / TASKS / f"{finished:04}.json"
                     file.parent.mkdir(exist_ok=True)
                     text = json.dumps({**body, "sha256": _files.json_sha256(body)})
                     _files.write_whole(file, text)
@@ -119,22 +87,19 @@ class RunDirectory:
             except Exception as error:
                 raise RunError(
                     f"Task {finished} could not be saved in {self.root}: {_reason(error)}. The "
-                    f"tasks before it are saved. {REMEDY}"
+                    "tasks before it are saved. Fix the problem above, then rerun with --resume."
                 ) from error
 
         in_all(write)
 
     def restore(self, template: Callable[[int], Any]) -> tuple[Any, list[dict[str, Any]]]:
-        """The state at the newest whole checkpoint, and the records of its tasks.
+        """The state at the newest whole checkpoint (None without one), and its tasks' records.
 
-        Before the first there are None and no records. Warns of newer checkpoints that are damaged.
-
-        Args:
-          template: gives a pytree like the state after so many tasks. In the place of its NumPy
-            arrays come NumPy arrays, for all others JAX arrays.
+        `template` makes a pytree like the state after so many tasks; its NumPy arrays are replaced
+        by NumPy arrays, all others by JAX arrays.
         """
         errors = []
-        for finished in sorted(_steps(self.root), reverse=True):
+        for finished in _steps(self.root):
             try:
                 arrays = read_step(self.root, finished)
                 break
@@ -143,8 +108,8 @@ class RunDirectory:
         else:
             if errors:
                 raise RunError(
-                    f"All checkpoints of {self.root} are damaged; put back a copy of them, or "
-                    f"choose another directory with --out. {errors[0]}"
+                    f"All checkpoints of {self.root} are damaged; put back a copy of them, "
+                    f"{OTHERWISE} {errors[0]}"
                 )
             return None, []
         if errors:
@@ -163,32 +128,8 @@ class RunDirectory:
         return state, [read_record(self.root, number) for number in range(1, finished + 1)]
 
 
-# Identities
-
-
-def check_neighbours(out: Path, identity: Mapping[str, Any]) -> None:
-    """Refuses a folder that holds runs of another experiment, whatever their method.
-
-    Args:
-      out: the folder of all runs of an experiment.
-      identity: of one of the runs that are to go into it.
-    """
-    asked = _plain(identity)
-    of_method = {key: asked[key] for key in ("method", "settings")}
-    for path in sorted(out.glob(f"*/{RUN}")):
-        try:
-            found = read_identity(path.parent)
-        except RunError:
-            continue  # opening that run says what is wrong with it
-        if different := diff_identities({**found, **of_method}, asked):
-            raise RunError(
-                f"{out} holds a run of another experiment, {path.parent.name}: "
-                f"{'; '.join(different)}. Choose another folder."
-            )
-
-
 def read_identity(root: Path) -> dict[str, Any]:
-    """The identity of the run in a directory; see :func:`open_run`."""
+    """The identity of the run in a directory."""
     file = root / RUN
     try:
         found = json.loads(file.read_bytes())
@@ -198,27 +139,19 @@ def read_identity(root: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(
             f"{file} is damaged or of another version: {_reason(error)}. Put a copy of it back, "
-            "resume with the version that wrote it, or choose another directory with --out."
+            f"resume with the version that wrote it, {OTHERWISE}"
         ) from error
 
 
 def diff_identities(found: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Where two trees of plain data differ: a phrase per dotted path.
+    """Where two trees of plain data differ: a phrase per dotted path."""
 
-    Example:
-      >>> from hmcl_jax.continual.run_directory import diff_identities
-      >>> diff_identities({"a": {"b": 1}}, {"a": {"b": 2}})
-      ['a.b: 1 in the directory, 2 asked for']
-    """
+    def flat(tree: Any) -> dict[tuple[str, ...], str]:
+        leaves = jax.tree.leaves_with_path(tree, is_leaf=lambda x: not isinstance(x, dict) or not x)
+        # By repr: 1, 1.0 and True are equal, but not the same setting.
+        return {tuple(key.key for key in path): repr(leaf) for path, leaf in leaves}
 
-    def flat(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-        if isinstance(tree, Mapping) and tree:
-            for key, value in tree.items():
-                yield from flat(value, (*path, key))
-        else:
-            yield path, repr(tree)  # 1, 1.0 and True are equal, but not the same setting
-
-    a, b = dict(flat(found)), dict(flat(asked))
+    a, b = flat(found), flat(asked)
     return [
         f"{'.'.join(path)}: {a.get(path, 'absent')} in the directory, "
         f"{b.get(path, 'absent')} asked for"
@@ -227,22 +160,32 @@ def diff_identities(found: Mapping[str, Any], asked: Mapping[str, Any]) -> list[
     ]
 
 
-def _plain(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """As it is read back from JSON, which has no tuples."""
-    return json.loads(json.dumps(identity))
+def _check_neighbours(root: Path, identity: Mapping[str, Any]) -> None:
+    """Refuses a folder with runs of another experiment, whatever their method."""
+    of_method = ("method", "settings")
+    asked = {key: value for key, value in identity.items() if key not in of_method}
+    for path in sorted({*root.parent.glob(f"*/{RUN}")} - {root / RUN}):
+        try:
+            found = read_identity(path.parent)
+        except RunError:
+            continue  # opening that run says what is wrong with it
+        found = {key: value for key, value in found.items() if key not in of_method}
+        if different := diff_identities(found, asked):
+            raise RunError(
+                f"{root.parent} holds a run of another experiment, {path.parent.name}: "
+                f"{'; '.join(different)}. Choose another folder."
+            )
 
 
 def _claim(root: Path, lock: filelock.BaseFileLock, identity: dict[str, Any], resume: bool) -> None:
     """Locks a directory; writes the identity of the run, or compares it with the one there."""
+    _check_neighbours(root, identity)
     file, there = root / RUN, f"path = {str(root)!r}"
     try:
-        if root.is_dir() and not file.exists():
-            foreign = set(root.iterdir()) - {root / LOCK, *_files.partials(file)}
-            if foreign:
-                raise RunError(
-                    f"{there} is not empty and holds no {RUN}, but {min(foreign).name!r}; "
-                    "choose another directory with --out."
-                )
+        ours = {root / LOCK, *_files.partials(file)}
+        if root.is_dir() and not file.exists() and (foreign := set(root.iterdir()) - ours):
+            name = min(foreign).name
+            raise RunError(f"{there} holds no {RUN}, but {name!r}; delete that, {OTHERWISE}")
         # Only now: the file of the lock would be left among the files of something else.
         root.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -250,36 +193,23 @@ def _claim(root: Path, lock: filelock.BaseFileLock, identity: dict[str, Any], re
             whole = {"schema": SCHEMA, "identity": identity}
             _files.write_whole(file, json.dumps(whole, indent=1, sort_keys=True))
         elif not resume:
-            raise RunError(
-                f"{there} holds a run already; resume it with --resume, "
-                "or choose another directory with --out."
-            )
+            raise RunError(f"{there} holds a run already; resume it with --resume, {OTHERWISE}")
         for cut_off in (root / STEPS).glob("*.orbax-checkpoint-tmp*"):
-            shutil.rmtree(cut_off)
+            # Orbax may still be writing what failed; it replaces the rest by itself.
+            shutil.rmtree(cut_off, ignore_errors=True)
     except filelock.Timeout:
-        raise RunError(
-            f"{there} is in use by another process; "
-            "wait for it or choose another directory with --out."
-        ) from None
+        raise RunError(f"{there} is in use by another process; wait for it, {OTHERWISE}") from None
     except OSError as error:
         raise RunError(f"{there} cannot be used: {_reason(error)}.") from error
     if different := diff_identities(read_identity(root), identity):
         raise RunError(
-            f"{there} holds another run: {'; '.join(different)}. "
-            "Ask for the same, or choose another directory with --out."
+            f"{there} holds another run: {'; '.join(different)}. Ask for the same, {OTHERWISE}"
         )
-
-
-# Records of tasks
-
-
-def _record_file(root: Path, number: int) -> Path:
-    return root / TASKS / f"{number:04}.json"
 
 
 def read_record(root: Path, number: int) -> dict[str, Any]:
     """The record of a finished task, counted from 1, compared with its checksum."""
-    file = _record_file(root, number)
+    file = root / TASKS / f"{number:04}.json"
     try:
         body = json.loads(file.read_bytes())
         if body.pop("sha256") != _files.json_sha256(body):
@@ -301,7 +231,10 @@ def _with_nan(tree: Any) -> Any:
     return tree
 
 
-# Checkpoints
+def _steps(root: Path) -> list[int]:
+    """Numbers of finished tasks with a checkpoint, whole or not, the newest first."""
+    steps = [int(step.name) for step in (root / STEPS).glob("*") if step.name.isdecimal()]
+    return sorted(steps, reverse=True)
 
 
 def finished_tasks(root: Path) -> int:
@@ -309,28 +242,18 @@ def finished_tasks(root: Path) -> int:
     return max(_steps(root), default=0)
 
 
-def _steps(root: Path) -> list[int]:
-    return [int(step.name) for step in (root / STEPS).glob("*") if step.name.isdecimal()]
-
-
 def read_step(root: Path, finished: int) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint by their paths in the state, compared with their digest.
-
-    Raises:
-      RunError: if it is damaged.
-    """
+    """The arrays of a checkpoint by their paths in the state, compared with their digest."""
     step = root / STEPS / str(finished)
     try:
         with _orbax() as ocp:
             metadata = ocp.metadata(step).custom_metadata
-            leaves = metadata["leaves"]
-            blank = {name: np.zeros(x["shape"], x["dtype"]) for name, x in leaves.items()}
+            leaves = metadata["leaves"].items()
+            blank = {name: np.zeros(leaf["shape"], leaf["dtype"]) for name, leaf in leaves}
             stored = {name: x for name, x in blank.items() if x.size}
-            arrays = ocp.load(step, {**stored, "finished": np.zeros((), np.int32)})
-        if int(arrays.pop("finished")) != finished:
-            raise ValueError("it is of another number of tasks")
-        arrays = {name: np.asarray(arrays.get(name, x)) for name, x in blank.items()}
-        if _described(arrays) != leaves or _digest(leaves, arrays) != metadata["sha256"]:
+            loaded = ocp.load(step, {**stored, "finished": np.zeros((), np.int32)})
+        arrays = {name: np.asarray(loaded.get(name, x)) for name, x in blank.items()}
+        if _metadata(arrays) != metadata:
             raise ValueError("its arrays do not match their digest")
     except MemoryError:
         raise
@@ -363,11 +286,12 @@ def _described(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {n: {"dtype": str(x.dtype), "shape": list(x.shape)} for n, x in arrays.items()}
 
 
-def _digest(leaves: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+def _metadata(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    leaves = _described(arrays)
     digest = hashlib.sha256(json.dumps(leaves, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(arrays[name].reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    return {"leaves": leaves, "sha256": digest.hexdigest()}
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -381,14 +305,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _raw(leaf: Any) -> Any:
-    """The numbers of a PRNG key, or the array itself."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _on_host(name: str, leaf: Any) -> np.ndarray:
-    if not isinstance(leaf, jax.Array | np.ndarray):
-        raise TypeError(f"{name} must be an array, got {leaf!r}; use jnp.asarray(..., dtype).")
-    return np.asarray(_raw(leaf), order="C")
 
 
 def _like(array: np.ndarray, like: Any) -> Any:

@@ -1,8 +1,7 @@
-"""One method at many settings: the points of a sweep and the seeds share one axis, one program.
+"""One method at many settings: points of a sweep and seeds share one axis and one program.
 
-Settings that a method calls `sweepable` (:class:`hmcl_jax.continual.Method`) are numbers that enter
-the compiled training as arguments, so that a sweep over them compiles what a single run compiles.
-Points that differ in other settings run one after the other.
+The `sweepable` settings of a method are arguments of the compiled training, so a sweep over them
+compiles as much as a single run. Points that differ in other settings run one after the other.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hmcl_jax.continual.config import ConfigError, TrainConfig
-from hmcl_jax.continual.experiment import SEEDS, check_order, check_seeds
+from hmcl_jax.continual.experiment import SEEDS
 from hmcl_jax.continual.learner import own_config
 from hmcl_jax.continual.mesh import check_mesh
 from hmcl_jax.continual.methods import make_method
@@ -34,18 +33,15 @@ def run_sweep(
 
     Args:
       store: the stream.
-      name: of the method, as in ``run_stream``.
+      name: of the method.
       points: settings of the method by name, one mapping per point.
       seeds: of every point.
-      config: shared settings.
+      config: settings that all points share.
       order: a name in ``store.orders``, or names of tasks.
-      listener: called with every event.
+      listener: called with every :class:`hmcl_jax.continual.Event`.
 
     Returns:
-      A result per point, as ``run_stream`` gives it; where training diverged, scores are NaN.
-
-    Raises:
-      ConfigError, StoreError: before anything is trained.
+      A result per point; where training diverged, scores are NaN.
 
     Example:
       >>> from hmcl_jax.continual import TrainConfig, run_sweep
@@ -53,16 +49,14 @@ def run_sweep(
       >>> store = synthetic_stream(tasks=2, classes=4, dimension=8)
       >>> points = [{"beta": 0.0}, {"beta": 0.5}]
       >>> loose, tight = run_sweep(store, "hmcl_mr", points, [0], TrainConfig(batch=64))
-      >>> print(loose.settings["beta"], tight.settings["beta"], tight.scores.shape)
-      0.0 0.5 (1, 2, 2)
+      >>> print(tight.settings["beta"], tight.scores.shape)
+      0.5 (1, 2, 2)
     """
-    config = TrainConfig() if config is None else config
-    seeds = check_seeds(seeds)
+    stream = Stream(store, seeds, config, {"order": order, "listener": listener})
+    seeds = stream.seeds
     if not points:
         raise ConfigError("points must be at least one, got none.")
     methods = [make_method(name, point) for point in points]
-    tasks = check_order(store, order)
-    store.validate()
     sweepable = methods[0].sweepable
     # Other settings are constants of the compiled programs, so points with the same share one run.
     groups: dict[str, list[int]] = {}
@@ -70,8 +64,7 @@ def run_sweep(
         fixed = [(k, v) for k, v in method.described().items() if k not in sweepable]
         groups.setdefault(repr((fixed, method.structure())), []).append(number)
     for numbers in groups.values():
-        check_mesh(own_config(config, methods[numbers[0]]), len(seeds) * len(numbers))
-    stream = Stream(store, tasks, config, listener)
+        check_mesh(own_config(stream.config, methods[numbers[0]]), len(seeds) * len(numbers))
     results: dict[int, StreamResult] = {}
     for numbers in groups.values():
         method = methods[numbers[0]]

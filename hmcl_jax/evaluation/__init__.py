@@ -20,15 +20,12 @@ from hmcl_jax.evaluation.hierarchy import (
 )
 from hmcl_jax.evaluation.matrix import (
     CONVENTIONS,
-    Spread,
-    Summary,
     backward_transfer,
     forgetting,
     immediate,
     is_complete,
     overall,
     relative_change,
-    summary,
 )
 from hmcl_jax.evaluation.modality_gap import measure_gaps
 from hmcl_jax.evaluation.radial_tree import RadialTree, TreePoints, proper_rotation, radial_tree
@@ -40,7 +37,6 @@ from hmcl_jax.evaluation.traversal import (
     compare_heads,
     store_pool,
     task_pool,
-    traversal_table,
     traverse,
 )
 
@@ -52,8 +48,6 @@ __all__ = [
     "Pool",
     "RadialTree",
     "RadiusByDepth",
-    "Spread",
-    "Summary",
     "Traversal",
     "Tree",
     "TreePoints",
@@ -85,11 +79,9 @@ __all__ = [
     "recall",
     "relative_change",
     "store_pool",
-    "summary",
     "symmetric_recall",
     "task_pool",
     "top1",
-    "traversal_table",
     "traverse",
     "wilcoxon",
 ]

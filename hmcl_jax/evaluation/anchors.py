@@ -13,15 +13,10 @@ Array = jax.Array | np.ndarray
 
 
 class Anchors(NamedTuple):
-    """Matched points of two modalities, row by row.
+    """Matched points of two modalities, row by row, each of shape ``(..., n, d)``."""
 
-    Attributes:
-      general: texts, shape ``(..., n, d)``.
-      specific: samples, shape ``(..., n, d)``.
-    """
-
-    general: Array
-    specific: Array
+    general: Array  # texts
+    specific: Array  # samples
 
 
 def fixed_anchors(task: Task, count: int = 50) -> Anchors:
@@ -32,7 +27,7 @@ def fixed_anchors(task: Task, count: int = 50) -> Anchors:
     smaller count takes the first of a larger. No sample occurs twice.
 
     Args:
-      task: the task.
+      task: of a store.
       count: how many; all test samples with a text if there are fewer.
 
     Returns:
@@ -41,8 +36,7 @@ def fixed_anchors(task: Task, count: int = 50) -> Anchors:
     Example:
       >>> from hmcl_jax.data.synthetic import synthetic_stream
       >>> from hmcl_jax.evaluation import fixed_anchors
-      >>> task = synthetic_stream(tasks=1, dimension=8)["task1"]
-      >>> anchors = fixed_anchors(task, count=20)
+      >>> anchors = fixed_anchors(synthetic_stream(tasks=1, dimension=8)["task1"], count=20)
       >>> print(anchors.general.shape, anchors.specific.shape)
       (20, 8) (20, 8)
     """

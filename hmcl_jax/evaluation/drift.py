@@ -25,6 +25,7 @@ as in the paper's appendix on modality-specific radial contraction (apdx:norm_co
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,13 +73,12 @@ def _sides(before: Anchors, after: Anchors) -> tuple[tuple[jax.Array, ...], ...]
     return first, last, tuple(jnp.all(x == y, axis=-1) for x, y in zip(first, last, strict=True))
 
 
-def _unit(x: jax.Array) -> jax.Array:
-    r = lorentz.radius(x)[..., None]
-    return jnp.where(r > 0, x / jnp.where(r > 0, r, 1), 0)
-
-
 def _cosines(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.matmul(_unit(x), jnp.swapaxes(_unit(y), -1, -2), precision=PRECISION)
+    def unit(x: jax.Array) -> jax.Array:
+        r = lorentz.radius(x)[..., None]
+        return jnp.where(r > 0, x / jnp.where(r > 0, r, 1), 0)
+
+    return jnp.matmul(unit(x), jnp.swapaxes(unit(y), -1, -2), precision=PRECISION)
 
 
 def drift_measures(before: Anchors, after: Anchors, K: ArrayLike = 10.0) -> jax.Array:
@@ -133,22 +133,17 @@ def cone_changes(
 ) -> jax.Array:
     """All of :data:`CONES`: which samples lie in the cone of their text, before and after.
 
-    Args:
-      before: points, each modality of shape ``(..., n, d)``, matched row by row.
-      after: the same anchors later.
-      K: squared radius of the hyperboloid.
-      kappa: sets the minimum radius, see :func:`entailment.half_aperture`.
+    It takes the arguments of :func:`drift_measures`, and `kappa` of
+    :func:`hmcl_jax.entailment.half_aperture`.
 
     Returns:
       Shape ``(..., 6)``.
 
     Example:
-      >>> import jax.numpy as jnp
       >>> from hmcl_jax.evaluation import Anchors, cone_changes
-      >>> texts, samples = jnp.array([[2.0, 0.0], [2.0, 0.0]]), jnp.array([[3.0, 0.0], [4.0, 0.0]])
-      >>> turned = jnp.array([[-3.0, 0.0], [4.0, 0.0]])
-      >>> print(cone_changes(Anchors(texts, samples), Anchors(texts, turned))[:4])
-      [0. 0.5 0.5 0. ]
+      >>> text, inside, outside = [[2.0, 0.0]], [[3.0, 0.0]], [[-3.0, 0.0]]
+      >>> print(cone_changes(Anchors(text, inside), Anchors(text, outside))[:4])
+      [0. 1. 1. 0.]
     """
     first, last, equal = _sides(before, after)
     excess_before, excess_after = (
@@ -164,17 +159,11 @@ def cone_changes(
 
 @dataclasses.dataclass(frozen=True)
 class Norms:
-    """Euclidean norms of the anchors of all old tasks in one modality.
+    """Euclidean norms of the anchors of all old tasks in one modality."""
 
-    Attributes:
-      tasks: index of the old task of each anchor, shape ``(n,)``.
-      before: norms at the end of that task, ``(methods, seeds, n)``.
-      after: norms at the end of the stream, ``(methods, seeds, n)``.
-    """
-
-    tasks: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
+    tasks: np.ndarray  # index of the old task of each anchor, (n,)
+    before: np.ndarray  # norms at the end of that task, (methods, seeds, n)
+    after: np.ndarray  # norms at the end of the stream, (methods, seeds, n)
 
     @property
     def ratios(self) -> np.ndarray:
@@ -194,27 +183,16 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """Drift of every old task between its end and the end of the stream; NaN for stopped seeds.
-
-    Attributes:
-      methods: names.
-      seeds: of the heads.
-      tasks: names of the old tasks, all but the last of the stream.
-      kinds: of the old tasks.
-      anchors: how many each old task has.
-      values: of :data:`MEASURES`, ``(methods, seeds, tasks, 4)``.
-      cones: of :data:`CONES`, ``(methods, seeds, tasks, 6)``.
-      norms: by modality.
-    """
+    """Drift of every old task between its end and the end of the stream; NaN for stopped seeds."""
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    tasks: tuple[str, ...]
-    kinds: tuple[str, ...]
-    anchors: tuple[int, ...]
-    values: np.ndarray
-    cones: np.ndarray
-    norms: Mapping[str, Norms]
+    tasks: tuple[str, ...]  # the old ones, all but the last of the stream
+    kinds: tuple[str, ...]  # of the old tasks
+    anchors: tuple[int, ...]  # how many each old task has
+    values: np.ndarray  # of MEASURES, (methods, seeds, tasks, 4)
+    cones: np.ndarray  # of CONES, (methods, seeds, tasks, 6)
+    norms: Mapping[str, Norms]  # by modality
 
     def mean(self) -> np.ndarray:
         """Mean over the old tasks, ``(methods, seeds, 4)``."""
@@ -235,12 +213,8 @@ class Drift:
         """Exact Wilcoxon tests of whether a method's drift differs from another's.
 
         The pairs are the old tasks; a positive difference favours `method`. Seeds are no pairs,
-        because those of one task are not independent.
-
-        Args:
-          method: its name.
-          against: the other's.
-          seed: whose drift is compared. Default: means over all seeds that were not stopped.
+        because those of one task are not independent. Without `seed`, means over all seeds that
+        were not stopped are compared.
 
         Returns:
           One test for each of :data:`MEASURES`, not yet adjusted for their number.
@@ -260,39 +234,30 @@ class Drift:
 
 
 def join_drift(parts: Sequence[Drift]) -> Drift:
-    """Joins drift that was measured method by method.
-
-    Args:
-      parts: of the same seeds, tasks and anchors, at least one.
-
-    Returns:
-      The drift of all methods.
-    """
+    """Joins drift that was measured method by method, on the same seeds, tasks and anchors."""
     first = parts[0]
     for part in parts:
         for name in ("seeds", "tasks", "anchors"):
             ours, theirs = getattr(first, name), getattr(part, name)
             if ours != theirs:
                 raise ValueError(
-                    f"parts must have one set of {name}, got {list(ours)} for "
-                    f"{', '.join(first.methods)} and {list(theirs)} for {', '.join(part.methods)}; "
-                    "leave one of them out."
+                    f"parts must have one set of {name}, got {ours} for {first.methods} and "
+                    f"{theirs} for {part.methods}; leave one of them out."
                 )
 
-    def joined(modality: str) -> Norms:
-        norms = [part.norms[modality] for part in parts]
-        return Norms(
-            norms[0].tasks,
-            np.concatenate([n.before for n in norms]),
-            np.concatenate([n.after for n in norms]),
-        )
+    def join(items: Sequence[Any], name: str) -> np.ndarray:
+        return np.concatenate([getattr(item, name) for item in items])
 
+    norms = {}
+    for modality, own in first.norms.items():
+        every = [part.norms[modality] for part in parts]
+        norms[modality] = Norms(own.tasks, join(every, "before"), join(every, "after"))
     return dataclasses.replace(
         first,
         methods=tuple(method for part in parts for method in part.methods),
-        values=np.concatenate([part.values for part in parts]),
-        cones=np.concatenate([part.cones for part in parts]),
-        norms={modality: joined(modality) for modality in first.norms},
+        values=join(parts, "values"),
+        cones=join(parts, "cones"),
+        norms=norms,
     )
 
 
@@ -306,7 +271,7 @@ def measure_drift(
     kappa: float = 0.1,
     counts: tuple[int, int] = (50, 500),
 ) -> Drift:
-    """Drift of every old task under the heads of one method.
+    """Drift of every old task under the heads of one method; :func:`join_drift` joins several.
 
     Args:
       method: its name.
@@ -318,22 +283,16 @@ def measure_drift(
       kappa: sets the minimum radius of the cones.
       counts: anchors of each task (:func:`fixed_anchors`) for drift and cones, and for norms.
 
-    Returns:
-      A :class:`Drift` of one method; :func:`join_drift` joins several.
-
     Example:
       >>> import hmcl_jax
       >>> from hmcl_jax.data.synthetic import synthetic_stream
       >>> from hmcl_jax.evaluation import measure_drift
       >>> tasks = synthetic_stream(tasks=3, dimension=8).tasks
       >>> start = {m: W[None] for m, W in hmcl_jax.identity_heads(["image", "text"], 8).items()}
-      >>> later = {m: 2 * W for m, W in start.items()}
-      >>> drift = measure_drift("scaled", [start, start, later], tasks, [0])
+      >>> drift = measure_drift("still", [start] * 3, tasks, [0])
       >>> print(drift.tasks, drift.values.shape, drift.norms["text"].contraction())
-      ('task1', 'task2') (1, 1, 2, 4) [[2.]]
+      ('task1', 'task2') (1, 1, 2, 4) [[1.]]
     """
-    for index, count in enumerate(counts):
-        _checks.integer(f"counts[{index}]", count, 1)
     if len(tasks) < 2 or len(heads) != len(tasks):
         raise ValueError(
             "Drift needs at least two tasks and the heads after each of them, got "

@@ -30,41 +30,24 @@ SCORES = ("zero_shot", "single_task")
 
 @dataclasses.dataclass(frozen=True)
 class PairMeasures:
-    """Measures of general points, specific points and their pairs, of :func:`measure_pairs`.
+    """Measures of general points (texts), specific points (pictures) and their pairs."""
 
-    Attributes:
-      general_radius: mean radius of the general points (texts).
-      general_variation: standard deviation of these radii, divided by the mean.
-      specific_radius: mean radius of the specific points (pictures).
-      specific_variation: standard deviation of these radii, divided by the mean.
-      entailed: share of pairs whose general point has the specific one in its cone.
-      entailed_others: the same share when pairs are shuffled (pairs that match left out).
-      further: share of pairs whose specific point is further from the origin than the general one.
-    """
-
-    general_radius: float
-    general_variation: float
+    general_radius: float  # mean
+    general_variation: float  # standard deviation of the radii, divided by the mean
     specific_radius: float
     specific_variation: float
-    entailed: float
-    entailed_others: float
-    further: float
+    entailed: float  # share of pairs whose general point has the specific one in its cone
+    entailed_others: float  # the same for shuffled pairs, without those that match
+    further: float  # share of pairs whose specific point is further from the origin
 
 
 class TaskMeasures(NamedTuple):
-    """Measures of the test part of a task, of :func:`measure_task`; NaN without a tree.
+    """Measures of the test part of a task; NaN without a tree."""
 
-    Attributes:
-      pairs: of its texts (class prototypes or captions) and pictures.
-      correlation: Spearman's, of radius and depth in the task's tree.
-      cap: the largest correlation that ties of depth allow.
-      nested: share of the tree's parents whose cone holds the child.
-    """
-
-    pairs: PairMeasures
-    correlation: float = np.nan
-    cap: float = np.nan
-    nested: float = np.nan
+    pairs: PairMeasures  # of its texts (class prototypes or captions) and pictures
+    correlation: float = np.nan  # Spearman's, of radius and depth in the task's tree
+    cap: float = np.nan  # the largest correlation that ties of depth allow
+    nested: float = np.nan  # share of the tree's parents whose cone holds the child
 
 
 def measure_pairs(
@@ -79,8 +62,7 @@ def measure_pairs(
       K: squared radius of the hyperboloid.
 
     Returns:
-      The measures. The share for shuffled pairs is exact: the mean over all combinations of the
-      general point of one pair and the specific point of another that do not match.
+      The measures. The share for shuffled pairs is exact, of all combinations that do not match.
 
     Example:
       >>> from hmcl_jax.evaluation import measure_pairs
@@ -109,19 +91,15 @@ def measure_pairs(
 
 
 def measure_task(task: Task, K: float) -> TaskMeasures:
-    """Measures the frozen features of a task's test part.
-
-    Args:
-      task: of a store.
-      K: squared radius of the hyperboloid.
-
-    Returns:
-      The measures.
-    """
+    """Measures the frozen features of a task's test part."""
     pairs = measure_pairs(*task.pairs("test"), K)
     if not task.tree:
         return TaskMeasures(pairs)
-    return TaskMeasures(pairs, *tree_correlation(task), nested_share(task, K))
+    index = {name: i for i, name in enumerate(task.tree_names)}
+    points = np.asarray(task.arrays["tree_features"], np.float32)
+    child, parent = (points[[index[row[k]] for row in task.tree]] for k in (0, 1))
+    nested = float(np.asarray(entailment.entails(parent, child, K)).mean())
+    return TaskMeasures(pairs, *tree_correlation(task), nested)
 
 
 def tree_correlation(task: Task) -> tuple[float, float]:
@@ -143,22 +121,10 @@ def class_tree_correlation(tasks: Iterable[Task]) -> tuple[float, float]:
     return float(correlation), float(cap)
 
 
-def nested_share(task: Task, K: float) -> float:
-    """Share of the rows of a task's tree whose parent has the child in its entailment cone."""
-    index = {name: i for i, name in enumerate(task.tree_names)}
-    points = np.asarray(task.arrays["tree_features"], np.float32)
-    child, parent = (points[[index[row[k]] for row in task.tree]] for k in (0, 1))
-    return float(np.asarray(entailment.entails(parent, child, K)).mean())
-
-
 def measure_table(store: Store) -> str:
     """The measures of all tasks of a store and their means, as a Markdown table.
 
-    Args:
-      store: of any origin.
-
-    Returns:
-      Lines of Markdown. The means over trees are over those of classification tasks.
+    Means over trees are over those of classification tasks.
     """
     lines = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1)]
     measured = []

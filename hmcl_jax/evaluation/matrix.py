@@ -8,8 +8,6 @@ seen. Publications differ in how they average, so the conventions are written ou
 Functions take ``(..., T, T)``, for example one matrix per seed, and compute in float64.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -23,44 +21,31 @@ CONVENTIONS = {
 }
 
 
-def _square(name: str, R: ArrayLike) -> NDArray[np.float64]:
+def _square(R: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The matrices, and which entries are not finite although seen, or not NaN although unseen."""
     scores = np.asarray(R)
     if scores.dtype.kind not in "fiu":
-        raise TypeError(f"{name} must hold real numbers, got dtype {scores.dtype}.")
+        raise TypeError(f"R must hold real numbers, got dtype {scores.dtype}.")
     if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2] or scores.shape[-1] == 0:
         raise ValueError(
-            f"{name} must have shape (..., T, T) with T >= 1, got shape {scores.shape}; "
-            "row t holds the scores after task t, column i those on task i."
+            f"R must have shape (..., T, T) with T >= 1, got shape {scores.shape}; row t holds the "
+            "scores after task t, column i those on task i."
         )
-    return scores.astype(np.float64)
-
-
-def _wrong(scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Entries that are not finite although seen, or not NaN although not seen."""
     seen = np.tri(scores.shape[-1], dtype=bool)
-    return np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
+    return scores.astype(np.float64), np.where(seen, ~np.isfinite(scores), ~np.isnan(scores))
 
 
-def _complete(name: str, R: ArrayLike) -> NDArray[np.float64]:
-    """The matrices as float64; an incomplete one is refused with its first wrong entry."""
-    scores = _square(name, R)
-    wrong = _wrong(scores)
+def _complete(R: ArrayLike) -> NDArray[np.float64]:
+    scores, wrong = _square(R)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         t, i = index[-2:]
-        rule = (
-            f"must be finite, got {scores[index]}; finish the run or leave this matrix out."
-            if i <= t
-            else f"must be NaN because task {i} comes later, got {scores[index]}; use "
-            f"np.where(np.tri({scores.shape[-1]}), R, np.nan)."
+        remedy = "finish the run" if i <= t else "use np.where(np.tri(T), R, np.nan)"
+        raise ValueError(
+            f"R{list(index)}, the score on task {i} after task {t}, must be "
+            f"{'finite' if i <= t else 'NaN'}, got {scores[index]}; {remedy}."
         )
-        at = f"{name}[{', '.join(map(str, index))}]"
-        raise ValueError(f"{at}, the score on task {i} after task {t}, {rule}")
     return scores
-
-
-def _diagonal(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.diagonal(scores, axis1=-2, axis2=-1)
 
 
 def is_complete(R: ArrayLike) -> np.bool_ | NDArray[np.bool_]:
@@ -75,12 +60,12 @@ def is_complete(R: ArrayLike) -> np.bool_ | NDArray[np.bool_]:
     Example:
       >>> import numpy as np
       >>> from hmcl_jax.evaluation import is_complete
-      >>> done = [[0.9, np.nan], [0.7, 0.8]]
       >>> stopped = [[0.9, np.nan], [np.nan, np.nan]]
-      >>> print(is_complete([done, stopped]))
+      >>> print(is_complete([[[0.9, np.nan], [0.7, 0.8]], stopped]))
       [ True False]
     """
-    return ~_wrong(_square("R", R)).any(axis=(-2, -1))
+    _, wrong = _square(R)
+    return ~wrong.any(axis=(-2, -1))
 
 
 def overall(R: ArrayLike) -> Score:
@@ -98,7 +83,7 @@ def overall(R: ArrayLike) -> Score:
       >>> print(overall([[0.75, np.nan], [0.5, 1.0]]))
       0.75
     """
-    return _complete("R", R)[..., -1, :].mean(axis=-1)
+    return _complete(R)[..., -1, :].mean(axis=-1)
 
 
 def immediate(R: ArrayLike) -> Score:
@@ -116,7 +101,7 @@ def immediate(R: ArrayLike) -> Score:
       >>> print(immediate([[0.75, np.nan], [0.5, 1.0]]))
       0.875
     """
-    return _diagonal(_complete("R", R)).mean(axis=-1)
+    return np.diagonal(_complete(R), axis1=-2, axis2=-1).mean(axis=-1)
 
 
 def backward_transfer(R: ArrayLike) -> Score:
@@ -137,17 +122,16 @@ def backward_transfer(R: ArrayLike) -> Score:
       >>> print(backward_transfer([[0.75, np.nan], [0.5, 1.0]]))
       -0.125
     """
-    scores = _complete("R", R)
-    return (scores[..., -1, :] - _diagonal(scores)).mean(axis=-1)
+    scores = _complete(R)
+    learned = np.diagonal(scores, axis1=-2, axis2=-1)
+    return (scores[..., -1, :] - learned).mean(axis=-1)
 
 
 def forgetting(R: ArrayLike) -> Score:
-    r"""Mean loss since the best score before the last task.
+    r"""Mean loss since the best score before the last task; positive values mean forgetting.
 
     .. math::
       \frac1{T-1} \sum_{i=0}^{T-2} \Bigl(\max_{i \le t \le T-2} R_{ti} - R_{T-1,i}\Bigr)
-
-    Positive values mean forgetting. Unlike in :func:`backward_transfer`, the last task is left out.
 
     Args:
       R: complete scores, shape ``(..., T, T)``.
@@ -161,7 +145,7 @@ def forgetting(R: ArrayLike) -> Score:
       >>> print(forgetting([[0.75, np.nan], [0.5, 1.0]]))
       0.25
     """
-    scores = _complete("R", R)
+    scores = _complete(R)
     if scores.shape[-1] == 1:
         return np.zeros(scores.shape[:-2])[()]
     earlier = scores[..., :-1, :-1]  # without the last task's row and column
@@ -189,71 +173,7 @@ def relative_change(R: ArrayLike) -> NDArray[np.float64]:
       [[  0.   nan]
        [-33.3   0. ]]
     """
-    scores = _complete("R", R)
-    learned = _diagonal(scores)[..., None, :]
+    scores = _complete(R)
+    learned = np.diagonal(scores, axis1=-2, axis2=-1)[..., None, :]
     base = np.where(learned != 0, learned, np.nan)
     return 100 * (scores - base) / base
-
-
-class Spread(NamedTuple):
-    """A measure over seeds.
-
-    Attributes:
-      mean: over the seeds.
-      std: sample standard deviation over the seeds (ddof = 1); None for a single seed, which has
-        no spread.
-    """
-
-    mean: float
-    std: float | None
-
-
-class Summary(NamedTuple):
-    """The measures of :data:`CONVENTIONS` over seeds, and the number of seeds."""
-
-    overall: Spread
-    backward_transfer: Spread
-    forgetting: Spread
-    immediate: Spread
-    seeds: int
-
-
-def summary(R_per_seed: ArrayLike) -> Summary:
-    r"""Mean and sample standard deviation of every measure over seeds.
-
-    With S seeds the deviation is :math:`\sqrt{\sum_s (x_s - \bar x)^2 / (S - 1)}`.
-
-    Args:
-      R_per_seed: complete scores, shape ``(S, T, T)``.
-
-    Returns:
-      A :class:`Summary`.
-
-    Example:
-      >>> import numpy as np
-      >>> from hmcl_jax.evaluation import summary
-      >>> first, second = [[0.75, np.nan], [0.5, 1.0]], [[1.0, np.nan], [0.5, 0.5]]
-      >>> both = summary([first, second])
-      >>> print(both.overall.mean, round(both.overall.std, 4), both.seeds)
-      0.625 0.1768 2
-      >>> print(summary([first]).overall)
-      Spread(mean=0.75, std=None)
-    """
-    scores = _complete("R_per_seed", R_per_seed)
-    if scores.ndim != 3 or scores.shape[0] == 0:
-        raise ValueError(
-            f"R_per_seed must have shape (seeds, T, T), got shape {scores.shape}; "
-            "use R[None] for a single seed."
-        )
-    return Summary(
-        overall=_spread(overall(scores)),
-        backward_transfer=_spread(backward_transfer(scores)),
-        forgetting=_spread(forgetting(scores)),
-        immediate=_spread(immediate(scores)),
-        seeds=len(scores),
-    )
-
-
-def _spread(values: Score) -> Spread:
-    std = float(np.std(values, ddof=1)) if np.size(values) > 1 else None
-    return Spread(float(np.mean(values)), std)

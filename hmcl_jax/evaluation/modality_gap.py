@@ -15,38 +15,24 @@ SAMPLE = 2000  # rows of a side that are measured, evenly spread
 
 
 class Side(NamedTuple):
-    """One side of a task.
-
-    Attributes:
-      task: its name.
-      modality: of the side.
-      rows: how many there are in the test part (of prototypes: all).
-      radii: distances from the origin of the sampled rows.
-      plane: two tangent coordinates of each at the origin: along the line between the centroids of
-        both sides, and along the direction of largest variance across it.
-    """
+    """One side of a task."""
 
     task: str
     modality: str
-    rows: int
-    radii: np.ndarray
+    rows: int  # in the test part (of prototypes: all)
+    radii: np.ndarray  # distances from the origin of the sampled rows
+    # Two tangent coordinates of each at the origin: along the line between the centroids of both
+    # sides, and along the direction of largest variance across it.
     plane: np.ndarray
 
 
 class Gap(NamedTuple):
-    """How far apart the sides of a task are, in distance on the hyperboloid.
-
-    Attributes:
-      task: its name.
-      centroids: between the centroids of both sides.
-      pairs: mean over matched pairs.
-      random: mean over random pairs.
-    """
+    """How far apart the sides of a task are, in distance on the hyperboloid."""
 
     task: str
-    centroids: float
-    pairs: float
-    random: float
+    centroids: float  # between the centroids of both sides
+    pairs: float  # mean over matched pairs
+    random: float  # mean over random pairs
 
 
 def centroid(points: np.ndarray, K: float) -> np.ndarray:
@@ -58,26 +44,17 @@ def centroid(points: np.ndarray, K: float) -> np.ndarray:
 
 
 def measure_gaps(store: Store) -> tuple[list[Side], list[Gap]]:
-    """Measures both sides of every task of a store, and the gap between them.
-
-    Args:
-      store: whose test parts are measured.
-
-    Returns:
-      Two sides and one gap per task.
-    """
+    """Two sides and one gap for the test part of every task of a store."""
     sides, gaps = [], []
     for task in store:
         general, specific, pairs = task.pairs("test")
-        rows = (general, specific)
-        points = [np.asarray(x[_evenly(len(x))], np.float32) for x in rows]
+        points = [np.asarray(x[_evenly(len(x))], np.float32) for x in (general, specific)]
         tangents = [np.asarray(lorentz.log_map0(x, store.K)) for x in points]
         axes = _axes(*tangents)
-        for modality, every, x, v in zip(
-            (task.general, task.specific), rows, points, tangents, strict=True
-        ):
+        named = ((task.general, len(general)), (task.specific, len(specific)))
+        for (modality, rows), x, v in zip(named, points, tangents, strict=True):
             radii = np.asarray(lorentz.distance_to_origin(x, store.K))
-            sides.append(Side(task.name, modality, len(every), radii, v @ axes))
+            sides.append(Side(task.name, modality, rows, radii, v @ axes))
         x, y = (centroid(p, store.K).astype(np.float32) for p in points)
         apart = float(lorentz.distance(x, y, store.K))
         gaps.append(Gap(task.name, apart, *_pair_distances(general, specific, pairs, store.K)))

@@ -43,8 +43,6 @@ def proper_rotation(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     a, b = (np.asarray(points, np.float64) for points in (x, y))
     if a.shape != b.shape or a.ndim != 2 or 0 in a.shape:
         raise ValueError(f"x and y must have one shape (n, d), got {a.shape} and {b.shape}.")
-    if not np.isfinite([a, b]).all():
-        raise ValueError("x and y must be finite; leave out the rows with NaN or infinity.")
     left, _, right = np.linalg.svd(b.T @ a)
     signs = np.ones(a.shape[1])
     signs[-1] = np.sign(np.linalg.det(left) * np.linalg.det(right))
@@ -53,56 +51,30 @@ def proper_rotation(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreePoints:
-    """The names in the class tree of a task, as points at its end and at the end of the stream.
-
-    Attributes:
-      task: its name.
-      tree: its class tree.
-      names: of the n points, nodes of the tree.
-      methods: names.
-      seeds: of the runs.
-      K: squared radius of the hyperboloid.
-      before: at the end of the task, ``(methods, seeds, n, d)``.
-      after: at the end of the stream, likewise.
-    """
+    """The names in the class tree of a task, as points at its end and at the end of the stream."""
 
     task: str
     tree: Tree
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the n points, nodes of the tree
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     K: float
-    before: NDArray[np.float32]
-    after: NDArray[np.float32]
-
-
-def _radii(points: ArrayLike, K: float) -> NDArray[np.float64]:
-    return np.asarray(lorentz.distance_to_origin(np.asarray(points, np.float32), K), np.float64)
+    before: NDArray[np.float32]  # at the end of the task, (methods, seeds, n, d)
+    after: NDArray[np.float32]  # at the end of the stream
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RadialTree:
-    """A class tree in the plane, at the end of its task and at the end of the stream.
-
-    Attributes:
-      methods: names.
-      names: of the n points.
-      parents: (n,), the point above each; -1 for those without.
-      depths: (n,), edges below the root.
-      before: angle and radius of every point at the end of the task, ``(methods, n, 2)``.
-      after: the same at the end of the stream.
-      radial_change: (methods,), see the module's head.
-      pair_change: (methods,), likewise; NaN for a single point.
-    """
+    """A class tree in the plane, at the end of its task and at the end of the stream."""
 
     methods: tuple[str, ...]
-    names: tuple[str, ...]
-    parents: NDArray[np.int64]
-    depths: NDArray[np.int64]
-    before: NDArray[np.float64]
-    after: NDArray[np.float64]
-    radial_change: NDArray[np.float64]
-    pair_change: NDArray[np.float64]
+    names: tuple[str, ...]  # of the n points
+    parents: NDArray[np.int64]  # (n,), the point above each; -1 for those without
+    depths: NDArray[np.int64]  # (n,), edges below the root
+    before: NDArray[np.float64]  # angle and radius at the end of the task, (methods, n, 2)
+    after: NDArray[np.float64]  # the same at the end of the stream
+    radial_change: NDArray[np.float64]  # (methods,), see the module's head
+    pair_change: NDArray[np.float64]  # (methods,), likewise; NaN for a single point
 
 
 def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
@@ -117,9 +89,6 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
     Args:
       points: of the names.
       seed: whose points are drawn. Default: the first.
-
-    Returns:
-      A :class:`RadialTree`.
     """
     seed = points.seeds[0] if seed is None else seed
     if seed not in points.seeds:
@@ -143,7 +112,8 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
             here = p @ Q.T
             turned = np.sin(seen(here) - seen(there))
             angles = angles + np.where(turned < 0, -1, 1) * _angles(there, here)
-            ends.append(np.stack([angles, _radii(p, points.K)], axis=1))
+            radii = lorentz.distance_to_origin(np.float32(p), points.K)
+            ends.append(np.stack([angles, np.asarray(radii, np.float64)], axis=1))
             there = here
         drawn.append(ends)
     before, after = np.moveaxis(np.array(drawn), 1, 0)
@@ -163,7 +133,7 @@ def radial_tree(points: TreePoints, seed: int | None = None) -> RadialTree:
 
 
 def _angles(x: np.ndarray, y: np.ndarray) -> NDArray[np.float64]:
-    """The angle between each point and another, seen from the origin; 0 at the origin itself."""
+    """The angle between each pair of points, seen from the origin; 0 at the origin itself."""
     a, b = (np.linalg.norm(p, axis=1, keepdims=True) for p in (x, y))
     difference, total = (np.linalg.norm(x * b + sign * y * a, axis=1) for sign in (-1, 1))
     return 2 * np.arctan2(difference, total)  # exact for small angles, unlike arccos

@@ -10,61 +10,26 @@ PERMUTED = 16  # up to this many tied differences, all signs are listed
 
 
 def seed_mean(values: ArrayLike, axis: int | tuple[int, ...] = -1) -> Any:
-    """Mean over seeds, without those that were stopped (NaN).
-
-    Args:
-      values: numbers with an axis of seeds.
-      axis: of the seeds, and others that are averaged as well.
-
-    Returns:
-      The mean; NaN, without a warning, where every value is NaN.
-
-    Example:
-      >>> import numpy as np
-      >>> from hmcl_jax.evaluation.statistics import seed_mean
-      >>> print(seed_mean([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan]]))
-      [ 2. nan]
-    """
+    """Mean over seeds without stopped ones (NaN); NaN, without a warning, where all are stopped."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nanmean(np.asarray(values, np.float64), axis=axis)
 
 
 def seed_std(values: ArrayLike, axis: int = -1) -> Any:
-    """Sample standard deviation over seeds, without those that were stopped (NaN).
-
-    Args:
-      values: numbers with an axis of seeds.
-      axis: of the seeds.
-
-    Returns:
-      The deviation; 0 where fewer than two values are left.
-
-    Example:
-      >>> import numpy as np
-      >>> from hmcl_jax.evaluation.statistics import seed_std
-      >>> print(seed_std([1.0, np.nan, 3.0]).round(4), seed_std([1.0, np.nan]))
-      1.4142 0.0
-    """
+    """Sample standard deviation over seeds without stopped ones; 0 if fewer than two are left."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanstd(np.asarray(values, np.float64), axis=axis, ddof=1))
 
 
 class Wilcoxon(NamedTuple):
-    """Outcome of a signed-rank test.
+    """Outcome of a signed-rank test."""
 
-    Attributes:
-      statistic: the smaller of the two sums of ranks, of positive and of negative differences.
-      p: the two-sided p-value.
-      pairs: number of differences that are not 0.
-      positive: how many of them are above 0.
-    """
-
-    statistic: float
-    p: float
-    pairs: int
-    positive: int
+    statistic: float  # the smaller of the sums of ranks of positive and of negative differences
+    p: float  # two-sided
+    pairs: int  # number of differences that are not 0
+    positive: int  # how many of them are above 0
 
 
 def wilcoxon(differences: ArrayLike) -> Wilcoxon:
@@ -102,18 +67,11 @@ def wilcoxon(differences: ArrayLike) -> Wilcoxon:
 
 
 def bonferroni(p: float, tests: int) -> float:
-    """The p-value of one of several tests, adjusted so that all of them hold at once.
-
-    Args:
-      p: of the test alone.
-      tests: how many there are.
-
-    Returns:
-      ``min(1, tests * p)``.
+    """The p-value `p` of one of several tests, adjusted so that all of them hold at once.
 
     Example:
       >>> from hmcl_jax.evaluation import bonferroni
-      >>> print(bonferroni(2**-14, 4))                 # four measures, 15 pairs of one sign
+      >>> print(bonferroni(2**-14, 4))  # four measures, 15 pairs of one sign
       0.000244140625
     """
     return min(1.0, tests * p)

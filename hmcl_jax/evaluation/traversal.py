@@ -39,50 +39,32 @@ BLOCK_ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
-    """Texts that a traversal may find.
+    """Texts that a traversal may find."""
 
-    Attributes:
-      names: of the texts; each occurs once.
-      features: (m, d), their frozen features.
-      kinds: of the texts: in the pools from a store ``"tree"``, ``"classes"`` or ``"captions"``.
-      modality: whose head maps them.
-    """
-
-    names: tuple[str, ...]
-    features: NDArray[np.float32]
-    kinds: tuple[str, ...]
-    modality: str = "text"
+    names: tuple[str, ...]  # each occurs once
+    features: NDArray[np.float32]  # (m, d), frozen
+    kinds: tuple[str, ...]  # in the pools from a store "tree", "classes" or "captions"
+    modality: str = "text"  # whose head maps them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Traversal:
-    """Walks from pictures to the origin.
+    """Walks from pictures to the origin; arrays have shape ``(..., n, steps)``."""
 
-    Attributes:
-      names: of the texts, and last ``"[ROOT]"``.
-      nearest: (..., n, steps), index of the nearest text at each step, from the picture to the
-        origin; -1 for the root.
-      distances: (..., n, steps), from the point to that text.
-      radii: (..., n, steps), of the points.
-      entailing: whether texts that do not entail the point were left out.
-    """
-
-    names: tuple[str, ...]
-    nearest: NDArray[np.int32]
-    distances: NDArray[np.floating]
-    radii: NDArray[np.floating]
-    entailing: bool
+    names: tuple[str, ...]  # of the texts, and last "[ROOT]"
+    nearest: NDArray[np.int32]  # index of the nearest text from each point; -1 for the root
+    distances: NDArray[np.floating]  # from the point to that text
+    radii: NDArray[np.floating]  # of the points
+    entailing: bool  # whether texts that do not entail the point were left out
 
     def path(self, *index: int) -> tuple[str, ...]:
         """The texts on one walk in their order, each once; it ends with ``"[ROOT]"``.
 
-        Args:
-          *index: of the picture, after that of the seed if there are seeds.
+        The index is that of the picture, after that of the seed if there are seeds.
         """
         steps = self.nearest[index]
         if steps.ndim != 1:
-            wanted = self.nearest.ndim - 1
-            raise ValueError(f"index must be {wanted} numbers, one per leading axis, got {index}.")
+            raise ValueError(f"index must be one number per leading axis, got {index}.")
         return tuple(dict.fromkeys(self.names[i] for i in steps))
 
 
@@ -171,9 +153,9 @@ def traverse(
       A :class:`Traversal`.
 
     Example:
-      >>> from hmcl_jax.evaluation import traversal
+      >>> from hmcl_jax.evaluation import traverse
       >>> texts = [[1.8, 0.2], [1.0, -0.1], [0.9, 1.5]]
-      >>> walks = traversal.traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
+      >>> walks = traverse([[3.0, 0.0]], texts, ["puppy", "dog", "car"], steps=8)
       >>> print(walks.path(0))
       ('puppy', 'dog', '[ROOT]')
       >>> print(walks.nearest[0])  # puppy does not entail the later points, root is -1
@@ -183,20 +165,17 @@ def traverse(
     images, texts = _checks.as_points(images=images, texts=texts)
     _checks.same_dimension(images=images, texts=texts)
     seeds = images.shape[:-2]
-    if images.ndim not in (2, 3) or texts.ndim != images.ndim or texts.shape[:-2] != seeds:
+    matched = images.ndim in (2, 3) and texts.ndim == images.ndim and texts.shape[:-2] == seeds
+    if not matched or not images.size or not texts.size:
         raise ValueError(
-            "images and texts must have shapes (n, d) and (m, d), or both with an axis of seeds "
-            f"in front, got shapes {images.shape} and {texts.shape}."
+            "images and texts must have shapes (n, d) and (m, d) with n, m >= 1, or both with an "
+            f"axis of seeds in front, got shapes {images.shape} and {texts.shape}."
         )
-    if isinstance(names, str) or len(names) != texts.shape[-2] or not len(names):
+    if isinstance(names, str) or len(names) != texts.shape[-2] or ROOT in names:
         raise ValueError(
-            f"names must be a list of one name per text and hold at least one, got {len(names)} "
-            f"for {texts.shape[-2]} texts."
+            f"names must be a list of one name per text, without {ROOT!r}, which is always in the "
+            f"pool, got {len(names)} names for {texts.shape[-2]} texts."
         )
-    if ROOT in names:
-        raise ValueError(f"names must not hold {ROOT!r}: the root is always in the pool.")
-    if not images.size:
-        raise ValueError(f"images must hold at least one picture, got shape {images.shape}.")
     _checks.finite("images", images)
     _checks.finite("texts", texts)
     K = _checks.positive("K", K, images.dtype)
@@ -232,71 +211,29 @@ def compare_heads(
 
     Example:
       >>> import hmcl_jax
-      >>> from hmcl_jax.evaluation import traversal
-      >>> pool = traversal.Pool(("dog", "cat"), [[1.0, 0.1], [0.1, 1.0]], ("noun", "noun"))
-      >>> before = hmcl_jax.identity_heads(["image", "text"], dim=2)
-      >>> after = {**before, "image": before["image"][::-1]}  # the image head swaps the axes
-      >>> walks = traversal.compare_heads({"task end": before, "final": after}, [[3, 0.1]], pool)
-      >>> print(traversal.traversal_table(walks, 0))
-      | task end | final |
-      |---|---|
-      | dog | cat |
-      | [ROOT] | [ROOT] |
+      >>> from hmcl_jax.evaluation import Pool, compare_heads
+      >>> pool = Pool(("dog", "cat"), [[1.0, 0.1], [0.1, 1.0]], ("noun", "noun"))
+      >>> heads = hmcl_jax.identity_heads(["image", "text"], dim=2)
+      >>> print(compare_heads({"final": heads}, [[3, 0.1]], pool)["final"].path(0))
+      ('dog', '[ROOT]')
     """
+
+    def moved(W: ArrayLike, features: ArrayLike) -> jax.Array:
+        W = jnp.asarray(W)
+        check_head("heads", W)
+        (z,) = _checks.as_points(features=features)
+        apply = jax.vmap(apply_head, (0, None, None)) if W.ndim == 3 else apply_head
+        return apply(W, z, K)
+
     walks = {}
     for label, by_modality in heads.items():
         missing = {modality, pool.modality} - set(by_modality)
         if missing:
-            raise ValueError(
-                f"heads[{label!r}] must have heads for {sorted(missing)}, got "
-                f"{sorted(by_modality)}."
-            )
-        images = _moved(by_modality[modality], features, K)
-        texts = _moved(by_modality[pool.modality], pool.features, K)
+            raise ValueError(f"heads[{label!r}] must have heads for {sorted(missing)}.")
+        images = moved(by_modality[modality], features)
+        texts = moved(by_modality[pool.modality], pool.features)
         walks[label] = traverse(images, texts, pool.names, K=K, **options)
     return walks
-
-
-def _moved(W: ArrayLike, features: ArrayLike, K: ArrayLike) -> jax.Array:
-    W = jnp.asarray(W)
-    check_head("heads", W)
-    (z,) = _checks.as_points(features=features)
-    return jax.vmap(apply_head, (0, None, None))(W, z, K) if W.ndim == 3 else apply_head(W, z, K)
-
-
-# Names are shown as they are, not as Markdown or HTML.
-_ESCAPES = str.maketrans(
-    {"\n": " ", "\r": " ", "&": "&amp;", "<": "&lt;"} | {c: f"\\{c}" for c in "\\|*_`"}
-)
-
-
-def traversal_table(columns: Mapping[str, Traversal], *index: int) -> str:
-    """One walk of each traversal side by side, from the picture down to the root.
-
-    Args:
-      columns: by label.
-      *index: of the picture, after that of the seed if there are seeds.
-
-    Returns:
-      A Markdown table; paths of different length end in the same row.
-
-    Example:
-      >>> from hmcl_jax.evaluation import traversal
-      >>> plain = traversal.traverse([[3.0, 0.0]], [[1.8, 0.2]], ["puppy"])
-      >>> print(traversal.traversal_table({"HMCL": plain}, 0))
-      | HMCL |
-      |---|
-      | puppy |
-      | [ROOT] |
-    """
-    if not columns:
-        raise ValueError("columns must hold at least one traversal, got none.")
-    paths = [walks.path(*index)[:-1] for walks in columns.values()]
-    longest = max(map(len, paths))
-    padded = [(*path, *[""] * (longest - len(path)), ROOT) for path in paths]
-    rows = [tuple(columns), *zip(*padded, strict=True)]
-    lines = ["| " + " | ".join(cell.translate(_ESCAPES) for cell in row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
 
 
 def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
@@ -311,13 +248,10 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
       task: of a store.
       parts: which, in order; of texts with the same name, the first is kept.
 
-    Returns:
-      The pool.
-
     Example:
       >>> import hmcl_jax
-      >>> from hmcl_jax.evaluation import traversal
-      >>> pool = traversal.task_pool(hmcl_jax.load_pocket()["cifar10"])
+      >>> from hmcl_jax.evaluation import task_pool
+      >>> pool = task_pool(hmcl_jax.load_pocket()["cifar10"])
       >>> print(len(pool.names), pool.names[:3], pool.features.shape)
       12 ('airplane', 'animal', 'automobile') (12, 512)
     """
@@ -325,22 +259,7 @@ def task_pool(task: Task, parts: Sequence[str] = ("tree", "classes")) -> Pool:
 
 
 def store_pool(store: Store, parts: Sequence[str] = ("tree", "classes")) -> Pool:
-    """The texts of all tasks of a store that have the first task's general modality.
-
-    Args:
-      store: the stream.
-      parts: see :func:`task_pool`.
-
-    Returns:
-      The pool.
-
-    Example:
-      >>> import hmcl_jax
-      >>> from hmcl_jax.evaluation import traversal
-      >>> pool = traversal.store_pool(hmcl_jax.load_pocket(), ["classes"])
-      >>> print(len(pool.names), pool.modality)
-      297 text
-    """
+    """As :func:`task_pool`, of all tasks of a store with the first task's general modality."""
     tasks = [task for task in store if task.general == store.tasks[0].general]
     return _pool(tasks, parts)
 
@@ -362,7 +281,6 @@ def _pool(tasks: Sequence[Task], parts: Sequence[str]) -> Pool:
 
 
 def _texts(task: Task, part: str) -> Iterable[tuple[str, np.ndarray]]:
-    """Names and points."""
     tree = task.arrays.get("tree_features", ())
     named = zip(task.tree_names, tree, strict=True) if len(tree) else ()
     if part == "tree":

@@ -30,37 +30,21 @@ NORM_ANCHORS = 500  # test samples per task, for norms
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-    """Measurements of some runs on one stream.
-
-    Attributes:
-      store: the stream.
-      runs: by method, as it is shown, in the order in which they are shown.
-      order: names of the tasks, in the order of the runs.
-      kinds: of the tasks.
-      seeds: of the runs.
-      results: of the methods that are finished, over the seeds that were not stopped.
-      saved: by folder, the file that its results are from.
-      drift: of the methods that have all checkpoints; None if there is none.
-      hierarchies: of each classification task with a tree, for the methods of `geometry`.
-      starts: pictures with the traversals of each method's first seed that was not stopped.
-      geometry: the methods that `drift`, `hierarchies` and `starts` are of.
-      against: the method that others are compared with, as it is shown; `methods` may lack it.
-      warnings: sentences on what could not be measured and what to run again.
-    """
+    """Measurements of some runs on one stream."""
 
     store: Store
-    runs: Mapping[str, SavedRun]
-    order: tuple[str, ...]
+    runs: Mapping[str, SavedRun]  # by the name that a method is shown with
+    order: tuple[str, ...]  # of the tasks
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
-    results: Mapping[str, StreamResult]
-    saved: Mapping[str, SavedResults]
-    drift: Drift | None
+    results: Mapping[str, StreamResult]  # of finished methods, over the seeds that did not stop
+    saved: Mapping[str, SavedResults]  # by folder
+    drift: Drift | None  # of the methods that have all checkpoints
     hierarchies: tuple[Hierarchy, ...]
-    starts: tuple[Start, ...]
-    geometry: tuple[str, ...]
-    against: str
-    warnings: tuple[str, ...]
+    starts: tuple[Start, ...]  # with paths of each method's first seed that did not stop
+    geometry: tuple[str, ...]  # the methods of `drift`, `hierarchies` and `starts`
+    against: str  # the method that others are compared with; `methods` may lack it
+    warnings: tuple[str, ...]  # what could not be measured, and what to run again
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -79,35 +63,8 @@ def analyse(
 ) -> Analysis:
     """Measures everything in one or several folders of runs over the same stream.
 
-    Args:
-      folders: each one that :func:`hmcl_jax.continual.run_stream` has written to. A method that is
-        in several is called ``"folder/method"``.
-      store: the stream that the runs are of.
-      methods: names, as they are shown or as they are in the folders. Default: all.
-      against: the method that others are compared with, likewise.
-      anchors: of each task, for drift.
-      pictures: that traversals start from, at most.
-      listener: called with a method and how many of how many are done.
-
-    Returns:
-      An :class:`Analysis`.
-
-    Raises:
-      RunError: if there is nothing to analyse, or if runs are not alike.
-
-    Example:
-      >>> import tempfile
-      >>> from hmcl_jax.continual import TrainConfig, run_stream
-      >>> from hmcl_jax.data.synthetic import synthetic_stream
-      >>> from hmcl_jax.report import write_results
-      >>> from hmcl_jax.report.analyse import analyse
-      >>> store, out = synthetic_stream(tasks=2, dimension=8), tempfile.TemporaryDirectory()
-      >>> results = run_stream(store, ["vanilla"], [0], TrainConfig(batch=64), out=out.name)
-      >>> _ = write_results(out.name, results, {})
-      >>> analysis = analyse([out.name], store)
-      >>> print(analysis.methods, analysis.drift.values.shape, analysis.warnings)
-      ('vanilla',) (1, 1, 1, 4) ()
-      >>> out.cleanup()
+    A method that is in several folders is called ``"folder/method"``; `methods` and `against` may
+    have either form. `listener` is called with a method and how many of how many are done.
     """
     if isinstance(folders, str | os.PathLike) or not folders:
         raise TypeError(f"folders must be a list of at least one folder, got {folders!r}.")
@@ -192,8 +149,6 @@ def _read_runs(
     folders: tuple[Path, ...], store: Store, methods: Sequence[str] | None
 ) -> tuple[dict[str, SavedRun], list[str]]:
     """Runs by the names they are shown with, and sentences on those that cannot be read."""
-    if absent := [folder for folder in folders if not folder.is_dir()]:
-        raise RunError(f"there is no folder {absent[0]}; give one of `hmcl run`.")
     listed = [
         (folder, prefix, method)
         for folder, prefix in zip(folders, _short_names(folders), strict=True)

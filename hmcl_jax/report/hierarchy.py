@@ -28,45 +28,23 @@ ROOT = "(all)"  # above trees that have no root of their own
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """The class tree of a task at its end and at the end of the stream.
+    """The class tree of a task, with measurements; those of seeds that were stopped are NaN.
 
-    Numbers have leading axes ``(methods, seeds, 2)``, the last one for :data:`WHEN`; those of seeds
-    that were stopped are NaN.
-
-    Attributes:
-      task: itself.
-      tree: of its classes.
-      scores: by measure of :func:`hmcl_jax.evaluation.hierarchy_scores`.
-      radius: by depth; None if the store has no points for the names.
-      points: of the names, ``(methods, seeds, 2, n, d)``, for the task that is drawn: of the old
-        tasks, the first with the deepest tree.
+    Leading axes are ``(methods, seeds, 2)``, the last one for :data:`WHEN`.
     """
 
     task: Task
     tree: Tree
-    scores: Mapping[str, Any]
-    radius: RadiusByDepth | None
-    points: np.ndarray | None
+    scores: Mapping[str, Any]  # by measure of `hierarchy_scores`
+    radius: RadiusByDepth | None  # None if the store has no points for the names
+    points: np.ndarray | None  # (..., names, d), only for the old task with the deepest tree
 
 
 def class_trees(tasks: Sequence[Task]) -> tuple[dict[str, Tree], list[str]]:
-    """The trees of the classification tasks that have one.
+    """Trees of the classification tasks by name, and sentences on those that cannot be read.
 
     Classes that are synsets of WordNet, such as ImageNet's ``n02084071``, have WordNet's tree if
     the store gives none.
-
-    Args:
-      tasks: of a store.
-
-    Returns:
-      The trees by task, and sentences on those that cannot be read.
-
-    Example:
-      >>> import hmcl_jax
-      >>> from hmcl_jax.report.hierarchy import class_trees
-      >>> trees, warnings = class_trees(hmcl_jax.load_pocket().tasks[:4])
-      >>> print({task: len(tree.names) for task, tree in trees.items()}, warnings)
-      {'cifar10': 13, 'qd-animals': 74, 'fashion': 13} []
     """
     trees, warnings = {}, []
     for task in tasks:
@@ -101,11 +79,7 @@ def measure_hierarchy(
     finished: np.ndarray,
     K: float,
 ) -> tuple[Hierarchy, ...]:
-    """Hierarchies under one method's heads after each task, without the axis of methods.
-
-    Raises:
-      ValueError: if heads have overflowed.
-    """
+    """Hierarchies under one method's heads after each task, without the axis of methods."""
     known = [t.name for t in tasks[:-1] if t.name in trees and "tree_features" in t.arrays]
     drawn = max(known, key=lambda name: int(trees[name].depths.max()), default=None)
     measured = []

@@ -59,14 +59,7 @@ def macros() -> Any:
 
 
 def document(title: str, lead: str, sections: Mapping[str, str]) -> str:
-    """A page with a table of contents; sections are text, or HTML of :func:`macros`, by title.
-
-    Example:
-      >>> from hmcl_jax.report.page import document
-      >>> page = document("Results", "Means.", {"Scores": "<all> tasks"})
-      >>> print(page[:15], "&lt;all&gt; tasks" in page, 'href="#scores"' in page)
-      <!doctype html> True True
-    """
+    """A page with a table of contents; sections are text, or HTML of :func:`macros`, by title."""
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # Only our own script may run. Styles in attributes have no hashes.
@@ -79,13 +72,7 @@ def document(title: str, lead: str, sections: Mapping[str, str]) -> str:
 
 
 def leading_number(text: str) -> float | None:
-    """The number that a cell starts with, by which its column is sorted.
-
-    Example:
-      >>> from hmcl_jax.report.page import leading_number
-      >>> print(leading_number("-5.07 ± 0.20"), leading_number("12.5 %"), leading_number("3rd"))
-      -5.07 12.5 None
-    """
+    """The number that a cell starts with, by which its column is sorted."""
     match = NUMBER.match(text.strip())
     return float(match[0].replace("\u2212", "-")) if match else None
 
@@ -104,15 +91,7 @@ def signed(value: float, digits: int) -> str:
 
 
 def table(t: Table) -> str:
-    """The HTML of a table; a click on a column's header sorts by it.
-
-    Example:
-      >>> from hmcl_jax.report.page import table
-      >>> from hmcl_jax.report.tables import Table
-      >>> html = table(Table("Scores", [["Method", "Acc"], ["a<b", "30.99 ± 0.17"]], "Percent."))
-      >>> print('data-value="30.99"' in html, "a&lt;b" in html)
-      True True
-    """
+    """The HTML of a table; a click on a column's header sorts by it."""
     header, *body = t.rows
     numeric, best = [], []
     for i in range(len(header)):

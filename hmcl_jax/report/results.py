@@ -106,15 +106,7 @@ def stopped_notes(results: Mapping[str, StreamResult]) -> str:
 
 
 def mean_std(values: Any, digits: int = 2, scale: float = 1.0) -> str:
-    """Mean and sample standard deviation over seeds as text, without those that are NaN.
-
-    The mean alone for one seed, empty for none.
-
-    Example:
-      >>> from hmcl_jax.report.results import mean_std
-      >>> print(mean_std([0.5, 0.7], scale=100), mean_std([0.5]))
-      60.00 ± 14.14 0.50
-    """
+    """Mean ± sample deviation over seeds without NaN; the mean alone for one, empty for none."""
     values = scale * np.asarray(values, float)
     values = values[~np.isnan(values)]
     if len(values) < 2:
@@ -173,9 +165,6 @@ def check_results(out: str | Path, methods: Collection[str], resume: bool) -> No
       out: the folder.
       methods: names of those whose results are to be written.
       resume: whether results of these methods may be replaced.
-
-    Raises:
-      RunError: naming the file and what to do.
     """
     for path in (Path(out) / name for name in FILES):
         if path.exists() and not resume:
@@ -248,41 +237,18 @@ def write_files(out: str | Path, contents: Mapping[str, str]) -> list[Path]:
 
 
 class SavedResults(NamedTuple):
-    """The contents of ``results.json``.
-
-    Attributes:
-      path: of the file.
-      about: config, store and times, as they were written.
-      versions: of the packages that made the results.
-      results: by method, without heads.
-      wrong: by method with incomplete scores: a sentence with the remedy.
-    """
+    """The contents of ``results.json``."""
 
     path: Path
-    about: Mapping[str, Any]
-    versions: Mapping[str, str]
-    results: Mapping[str, StreamResult]
-    wrong: Mapping[str, str]
+    stream: str | None  # the ``--stream`` of the run
+    about: Mapping[str, Any]  # config, store and times
+    versions: Mapping[str, str]  # of the packages that made the results
+    results: Mapping[str, StreamResult]  # by method, without heads
+    wrong: Mapping[str, str]  # by method with incomplete scores: a sentence with the remedy
 
 
 def read_results(folder: str | os.PathLike[str]) -> SavedResults:
-    """Reads ``results.json`` in a folder of runs.
-
-    Raises:
-      RunError: if the file is missing or damaged; it says what to do.
-
-    Example:
-      >>> import tempfile
-      >>> from hmcl_jax.continual import TrainConfig, run_stream
-      >>> from hmcl_jax.data.synthetic import synthetic_stream
-      >>> from hmcl_jax.report.results import read_results, write_results
-      >>> store, out = synthetic_stream(tasks=2, dimension=8), tempfile.TemporaryDirectory()
-      >>> results = run_stream(store, ["vanilla"], [0], TrainConfig(batch=64))
-      >>> _ = write_results(out.name, results, {})
-      >>> print(read_results(out.name).results["vanilla"].scores.shape)
-      (1, 2, 2)
-      >>> out.cleanup()
-    """
+    """Reads ``results.json`` in a folder of runs; an error says how to make it again."""
     path = Path(folder) / "results.json"
     remedy = f"run `hmcl run --out {folder}` again with --resume"
     if not path.is_file():
@@ -293,6 +259,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         methods = content["methods"].items()
         results = {name: _result(name, entry, shared) for name, entry in methods}
         about, packages = dict(content.get("about", {})), dict(content.get("versions", {}))
+        stream = about.get("experiment", {}).get("stream")
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise RunError(f"{path} is damaged or of another kind: {reason}; {remedy}.") from error
@@ -302,17 +269,7 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         if not is_complete(result.scores[_finished(result)]).all()
     }
     results = {name: result for name, result in results.items() if name not in wrong}
-    return SavedResults(path, about, packages, results, wrong)
-
-
-def stream_of(folder: str | os.PathLike[str]) -> str | None:
-    """The ``--stream`` that ``results.json`` names, even if its numbers are damaged, or None."""
-    try:
-        content = json.loads((Path(folder) / "results.json").read_text("utf8"))
-        stream = content["about"]["experiment"]["stream"]
-    except UNREADABLE:
-        return None
-    return stream if isinstance(stream, str) else None
+    return SavedResults(path, stream, about, packages, results, wrong)
 
 
 def _result(name: str, entry: Mapping[str, Any], shared: Mapping[str, Any]) -> StreamResult:

@@ -40,21 +40,13 @@ LATEX = {
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-      caption: what it shows.
-      rows: cells, the header first.
-      note: units and conventions.
-      best: by column, `max` or `min`.
-      about: by header, what a column means.
-    """
+    """Cells, and the words around them."""
 
     caption: str
-    rows: Sequence[Sequence[str]]
-    note: str
-    best: Mapping[int, Callable] = dataclasses.field(default_factory=dict)
-    about: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    rows: Sequence[Sequence[str]]  # the header first
+    note: str  # units and conventions
+    best: Mapping[int, Callable] = dataclasses.field(default_factory=dict)  # `max` or `min`
+    about: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what a column means
 
     def markdown(self) -> str:
         """With its caption and note; bars and line breaks in names are made harmless."""
@@ -79,11 +71,7 @@ def _latex(cell: str) -> str:
 
 
 def all_tables(analysis: Analysis) -> dict[str, Table]:
-    """The tables that an analysis has the numbers for.
-
-    Some of ``methods``, ``tasks``, ``retrieval``, ``drift``, ``drift_tests``, ``cones``, ``norms``,
-    ``hierarchy``, ``hierarchy_tasks`` and ``depth``.
-    """
+    """The tables that an analysis has the numbers for, by the names of their files."""
     tables: dict[str, Table] = {}
     if analysis.results:
         seeds = ", ".join(map(str, analysis.seeds))
@@ -167,15 +155,7 @@ def _retrieval(analysis: Analysis) -> Table:
 
 
 def drift_tables(drift: Drift, against: str = "vanilla") -> dict[str, Table]:
-    """Tables of drift, of its tests, of cones and of norms.
-
-    Args:
-      drift: of :func:`hmcl_jax.evaluation.measure_drift`.
-      against: the method that others are compared with; without it nothing is compared.
-
-    Returns:
-      ``drift``, ``cones``, ``norms``, and ``drift_tests`` if there is something to compare.
-    """
+    """Tables of drift, of its tests if there is something to compare, of cones and of norms."""
     about = dict(zip(DRIFT_TITLES, MEASURES.values(), strict=True))
     others = [method for method in drift.methods if method != against]
     compared = bool(others) and against in drift.methods
@@ -229,13 +209,7 @@ def _drift_rows(drift: Drift, against: str) -> list[list[str]]:
 
 
 def p_value(p: float) -> str:
-    """A p-value in two digits; in three or more near 0.05, so that its side can be seen.
-
-    Example:
-      >>> from hmcl_jax.report.tables import p_value
-      >>> print(p_value(0.000244140625), p_value(0.0498), p_value(0.0512))
-      0.00024 0.0498 0.0512
-    """
+    """A p-value in two digits; in three or more near 0.05, so that its side can be seen."""
     digits = 3 if 0.045 <= p <= 0.055 else 2
     while float(f"{p:.{digits}g}") == 0.05 != p and digits < 17:
         digits += 1

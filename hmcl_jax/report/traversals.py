@@ -20,41 +20,19 @@ Paths = Mapping[bool, tuple[tuple[str, ...], ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Start:
-    """A picture from which traversals start.
-
-    Attributes:
-      task: of the picture.
-      row: of the picture in the test part.
-      title: its class or caption, if the store knows it.
-      thumbnail: the picture, a JPEG file, if the store has it.
-      paths: by method, of :func:`measure_traversals`.
-    """
+    """A picture from which traversals start."""
 
     task: Task
-    row: int
+    row: int  # in the test part
     title: str
-    thumbnail: bytes | None
-    paths: Mapping[str, Paths] = dataclasses.field(default_factory=dict)
+    thumbnail: bytes | None  # a JPEG file
+    paths: Mapping[str, Paths] = dataclasses.field(default_factory=dict)  # by method
 
 
 def choose_starts(store: Store, tasks: Sequence[Task], pictures: int) -> tuple[Start, ...]:
     """Pictures of some old tasks, spread over the stream; those with thumbnails first.
 
-    Args:
-      store: the stream.
-      tasks: in the order of the run.
-      pictures: how many, at most.
-
-    Returns:
-      The pictures, those of one task together; none if the store has no names to look for.
-
-    Example:
-      >>> import hmcl_jax
-      >>> from hmcl_jax.report.traversals import choose_starts
-      >>> store = hmcl_jax.load_pocket()
-      >>> starts = choose_starts(store, store.tasks, 4)
-      >>> print(starts[0].task.name, starts[0].title, starts[0].thumbnail is not None)
-      tux-photos An Adelaide Rosella True
+    None if the store has no names to look for.
     """
     try:
         pool = store_pool(store)

@@ -28,13 +28,7 @@ KIND = "hmcl_jax report"
 def check_report(out: str | os.PathLike[str], replace: bool = False) -> None:
     """Refuses a folder that a report cannot go to, before anything is measured.
 
-    Args:
-      out: the folder.
-      replace: whether a report that is there may be replaced. Anything else may not.
-
-    Raises:
-      RunError: naming the folder and what to do.
-      ImportError: if a package of the extra ``report`` is missing.
+    Only a report is ever replaced. Missing packages of the extra ``report`` are refused, too.
     """
     pyplot()
     macros()
@@ -70,24 +64,11 @@ def write_report(
     replace: bool = False,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """Writes a report, whole or not at all.
+    """Writes a report, whole or not at all, and returns the path of its page.
 
-    Args:
-      out: a new folder, or one with an older report if `replace`.
-      analysis: of :func:`hmcl_jax.report.analyse.analyse`.
-      seed: of the tree drawing. Default: the first.
-      formats: of the figures, some of ``"png"``, ``"pdf"`` and ``"svg"``.
-      replace: whether an older report may be replaced.
-      listener: called with the name of a figure and how many of how many are drawn.
-
-    Returns:
-      The page, ``report.html``.
-
-    Raises:
-      RunError: if the folder cannot be used.
+    `seed` is that of the tree drawing; `listener` is called with the name of a figure and how many
+    of how many are drawn.
     """
-    if isinstance(formats, str) or not set(formats) <= set(FORMATS):
-        raise ValueError(f"formats must be some of {FORMATS}, got {formats!r}.")
     out = Path(os.path.abspath(out))
     check_report(out, replace)
     with _files.partial_folder(out) as partial:

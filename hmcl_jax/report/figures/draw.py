@@ -29,10 +29,7 @@ def draw_all(
 ) -> dict[str, bytes]:
     """Draws every figure that an analysis has the numbers for into a new folder.
 
-    The arguments are those of :func:`hmcl_jax.report.write.write_report`.
-
-    Returns:
-      The figures for a page, by name: SVG files, or PNG files where those are large.
+    Returns those for a page, by name: SVG files, or PNG files where those are large.
     """
     pictures: dict[str, bytes] = {}
     jobs = _jobs(analysis, seed)

@@ -211,8 +211,7 @@ def _names(axes: Any, points: np.ndarray, tree: RadialTree, width: float, most: 
 def draw_depth(methods: Sequence[str], radius: RadiusByDepth, path: Paths, title: str) -> None:
     """Draws mean radius at every depth of a class tree, at the end of its task and finally.
 
-    Means of `radius` have shape ``(methods, seeds, 2, depths)``, correlations ``(methods, seeds,
-    2)``.
+    `radius` has leading axes ``(methods, seeds, 2)``.
     """
     first: dict[str, Any] = {"color": INK, "linestyle": "--", "alpha": 0.7}
     with style.sheet(path) as plt:

@@ -18,16 +18,10 @@ from hmcl_jax.report.tables import DIRECTIONS, RECALLS
 def draw_stages(
     change: Mapping[str, np.ndarray], tasks: Sequence[str], kinds: Sequence[str], path: Paths
 ) -> None:
-    """Draws heat maps of the change of every task's score at every later stage.
+    """Draws heat maps of :func:`relative_change`, by method, of all tasks at all later stages.
 
     Rows are tasks and columns the stages of the stream. Red is worse than right after learning the
     task, blue better, on one scale for all methods; it ends where 98 % of all changes do.
-
-    Args:
-      change: by method, of :func:`hmcl_jax.evaluation.relative_change`, ``(T, T)``.
-      tasks: names, in the order of the stream.
-      kinds: of the tasks; those of kind ``"retrieval"`` are marked (R).
-      path: of the picture, or several; the ending says the format.
     """
     T, methods = len(tasks), list(change)
     limit, clipped = _limit(np.stack(list(change.values())))
@@ -88,13 +82,7 @@ def _limit(change: np.ndarray) -> tuple[float, bool]:
 
 
 def draw_methods(figures: Mapping[str, Mapping[str, np.ndarray]], path: Paths) -> None:
-    """Draws Overall and BWT of all methods side by side, with their spread over seeds.
-
-    Args:
-      figures: by method, in the order to draw them, each of
-        :func:`hmcl_jax.report.results.columns`: percent by column, ``(seeds,)``.
-      path: of the picture, or several; the ending says the format.
-    """
+    """Draws Overall and BWT of all methods side by side, with their spread over seeds."""
     looks = style.looks(figures)
     with style.sheet(path) as plt:
         size = (WIDTH, 0.55 + 0.22 * len(figures))
@@ -129,12 +117,8 @@ def draw_retrieval(
 ) -> None:
     """Draws R@1, R@5 and R@10 in both directions of every retrieval task.
 
-    Args:
-      details: by method, ``details[method][t][i][measure]``, a list over seeds, as in
-        :class:`hmcl_jax.continual.StreamResult`.
-      tasks: names of the retrieval tasks by their index in the stream.
-      path: of the picture, or several; the ending says the format.
-      sides: names of the general and the specific modality.
+    `details` is by method as in :class:`hmcl_jax.continual.StreamResult`, `tasks` has names by
+    index in the stream, `sides` the names of the general and the specific modality.
     """
     looks = style.looks(details)
     general, specific = map(short, sides)

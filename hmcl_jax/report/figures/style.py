@@ -56,18 +56,9 @@ class Look(NamedTuple):
 def looks(methods: Iterable[str]) -> dict[str, Look]:
     """Colours and markers, the same for a method in all figures.
 
-    Args:
-      methods: names. Those of the library have a colour of their own, which they also have in a
-        folder, ``"folder/vanilla"``; any other takes one by its name, or the next that is free.
-
-    Returns:
-      A look for each. Those that share a colour have it darker and lighter, and other markers; only
-      beyond three times twelve do looks repeat.
-
-    Example:
-      >>> from hmcl_jax.report.figures.style import looks
-      >>> print(looks(["mine", "vanilla"])["vanilla"])
-      Look(color='#8C8C8C', marker='<')
+    Methods of the library have a colour of their own, also in a folder, ``"folder/vanilla"``;
+    others take one by their name, or the next that is free. Those that share a colour have it
+    darker and lighter, with other markers; looks repeat beyond three times twelve methods.
     """
     names = list(dict.fromkeys(methods))
     count = len(COLOURS)
@@ -95,13 +86,7 @@ def _shade(colour: str, share: float) -> str:
 
 
 def short(name: str, limit: int = 24) -> str:
-    """A name in one line that every file can hold, cut after `limit` characters.
-
-    Example:
-      >>> from hmcl_jax.report.figures.style import short
-      >>> print(short("a very long name", 8))
-      a very …
-    """
+    """A name in one line that every file can hold, cut after `limit` characters."""
     line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]", " ", str(name))
     line = " ".join(line.split()) or "(no name)"
     return line if len(line) <= limit else line[: limit - 1] + "…"
@@ -111,8 +96,7 @@ def short(name: str, limit: int = 24) -> str:
 def sheet(paths: Paths) -> Iterator[Any]:
     """matplotlib.pyplot in the style of all figures; saves the current figure at the end.
 
-    Raises:
-      ValueError: before anything is drawn, if a path has an unknown ending.
+    Unknown endings are refused before anything is drawn.
     """
     files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if wrong := [str(path) for path in files if path.suffix.lower() not in ENDINGS]:
@@ -192,8 +176,8 @@ def grid(
 ) -> Any:
     """A figure with some panels, at most `across` side by side; their axes, and how many are.
 
-    Its size is in inches: across all of it, down per row of panels, and `extra` for titles and
-    legends. Further settings are those of ``subplots``.
+    The size in inches is that of the whole across, of one row of panels down; `extra` is for titles
+    and legends. Further settings are those of ``subplots``.
     """
     # Four panels stand better as two by two than as three and one.
     across = 2 if panels == 4 and across == 3 else min(across, panels)

@@ -16,33 +16,20 @@ DOTS: dict[str, Any] = {"markersize": 5, "elinewidth": 0.7}
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A method in the plane of forgetting and immediate score, as one setting varies.
-
-    Attributes:
-      label: for the legend.
-      family: curves of one family share a colour.
-      values: of the setting, shown at the curve's ends; empty for a single point.
-      forgetting: mean over tasks of immediate minus final score, ``(points, seeds)``, in percent.
-      immediate: mean over tasks of the score right after learning it, ``(points, seeds)``.
-      replay: whether the method keeps old pairs; drawn dashed.
-    """
+    """A method in the plane of forgetting and immediate score, as one setting varies."""
 
     label: str
-    family: str
-    values: Sequence[float]
-    forgetting: np.ndarray
+    family: str  # curves of one family share a colour
+    values: Sequence[float]  # of the setting; empty for a single point
+    forgetting: np.ndarray  # (points, seeds), in percent, mean over tasks, as is the next
     immediate: np.ndarray
-    replay: bool = False
+    replay: bool = False  # keeps old pairs; drawn dashed
 
 
 def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
     """Draws immediate score against forgetting, one curve per method; up and left is better.
 
     Thin diagonals join points of equal final score, which is the one minus the other.
-
-    Args:
-      curves: what to draw.
-      path: of the picture, or several; the ending says the format.
     """
     with style.sheet(path) as plt:
         figure, axes = plt.subplots(figsize=(8.4, 5.6), layout="constrained")
@@ -71,17 +58,11 @@ def draw_frontier(curves: Sequence[Curve], path: Paths) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """A method's final score as it may keep more pairs.
-
-    Attributes:
-      label: for the legend, and for the colour.
-      pairs: how many it keeps in all, rising; 0 may be the first.
-      overall: mean final score, ``(pairs, seeds)``, in percent.
-    """
+    """A method's final score as it may keep more pairs."""
 
     label: str
-    pairs: Sequence[int]
-    overall: np.ndarray
+    pairs: Sequence[int]  # how many it keeps in all, rising; 0 may be the first
+    overall: np.ndarray  # (pairs, seeds), in percent
 
 
 def draw_budget(
@@ -91,12 +72,6 @@ def draw_budget(
 
     Pairs are on a logarithmic axis; 0 stands at its left end, joined by a dotted line. Bars and
     bands are one sample standard deviation over seeds.
-
-    Args:
-      curves: what to draw.
-      lines: final scores of methods without pairs, ``(seeds,)``, by label.
-      path: of the picture, or several; the ending says the format.
-      note: what to know of the pairs, below the axis.
     """
     with style.sheet(path) as plt:
         figure, axes = plt.subplots(figsize=(8.4, 5.0), layout="constrained")
@@ -127,12 +102,7 @@ def draw_budget(
 
 
 def draw_gap(sides: Sequence[Side], path: Paths) -> None:
-    """Draws where the modalities of every task lie: radii, and the plane that parts them.
-
-    Args:
-      sides: of the sides of all tasks.
-      path: of the picture, or several; the ending says the format.
-    """
+    """Draws where the modalities of every task lie: radii, and the plane that parts them."""
     with style.sheet(path) as plt:
         tasks = list(dict.fromkeys(side.task for side in sides))
         modalities = list(dict.fromkeys(side.modality for side in sides))

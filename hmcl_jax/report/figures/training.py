@@ -42,13 +42,8 @@ def draw_training(
 ) -> None:
     """Draws loss and logs over all epochs of a stream; a panel that no method has is left out.
 
-    Args:
-      losses: by method, ``losses[method][t]`` of shape ``(seeds, epochs)``.
-      logs: by method, ``logs[method][t]``: by name ``(seeds, epochs)`` for ``defect_before``,
-        ``defect_after``, ``rotation``, ``anchor_distance`` and ``anchor_bound``, and ``(seeds,)``
-        for ``rank_<modality>``.
-      tasks: names in the order of the stream.
-      path: of the picture, or several; the ending says the format.
+    ``losses[method][t]`` has shape ``(seeds, epochs)``, as have the entries of ``logs[method][t]``
+    except those of one number per task, ``(seeds,)``.
     """
     looks = style.looks([*losses, *logs])
     spans = [max(np.shape(series[t])[-1] for series in losses.values()) for t in range(len(tasks))]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hmcl_jax import contrast, objective
+from hmcl_jax import fused_loss, objective
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 OPTIONS = {"tau": 0.2, "K": 4.0, "kappa": 0.15, "entailment_weight": 0.7}
@@ -34,7 +34,7 @@ def points(rng, rows, dtype, dim=12):
 
 
 @pytest.mark.parametrize(
-    "valid_rows", [*(pytest.param(n, marks=pytest.mark.slow) for n in (24, 1)), 17, 0]
+    "valid_rows", [17, *(pytest.param(n, marks=pytest.mark.slow) for n in (24, 1, 0))]
 )
 def test_pairs(dtype, rng, valid_rows):
     general, specific = points(rng, 24, dtype), points(rng, 24, dtype)
@@ -44,8 +44,7 @@ def test_pairs(dtype, rng, valid_rows):
     compare(ours, expected, 3e-5 if dtype == jnp.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("radius", [1.0, 1e-2, 1e-4, 1e-6])
-@pytest.mark.parametrize("K", [0.1, 10.0])
+@pytest.mark.parametrize(("K", "radius"), [(0.1, 1.0), (0.1, 1e-4), (10.0, 1e-2), (10.0, 1e-6)])
 def test_entailment_near_the_origin(dtype, radius, K):
     """What is straight is a matter of the angle, whatever the radius beside sqrt(K)."""
     angles = np.linspace(1.7, 3.13, 24)  # outside the cone, whose half aperture is at most pi / 2
@@ -62,13 +61,13 @@ def test_entailment_near_the_origin(dtype, radius, K):
 
 @pytest.mark.parametrize("block", [8192, 5], ids=["at once", "blocks"])
 def test_prototypes(dtype, rng, block, monkeypatch):
-    monkeypatch.setattr(contrast, "BLOCK", block)
+    monkeypatch.setattr(fused_loss, "BLOCK", block)
     prototypes, specific = points(rng, 13, dtype), points(rng, 40, dtype)
     labels = jnp.asarray(rng.integers(0, 11, 40), jnp.int32)  # two classes are absent
     valid = np.arange(40) < 33
 
     def loss(p, s):
-        return objective.prototype_loss(p, s, labels, valid=valid, **OPTIONS)
+        return objective.prototype_loss(p, s, jnp.where(valid, labels, -1), **OPTIONS)
 
     ours = both(loss, prototypes, specific)
     expected = both(lambda p, s: plain(p[labels], s, valid), prototypes, specific)
@@ -103,19 +102,6 @@ def test_special_positions(x64, rng):
     single = [x.astype(jnp.float32) for x in arguments]
     _, gradients = both(lambda g, s: objective.pair_loss(g, s, **OPTIONS), *single)
     assert all(np.isfinite(g).all() for g in gradients)
-
-
-def test_entailment_alone(dtype, rng):
-    """With hardly any contrast the gradient is that of the cones."""
-    options = {**OPTIONS, "tau": 1e6, "entailment_weight": 1.0}
-    general, specific = points(rng, 30, dtype), points(rng, 30, dtype)
-    _, ours = both(lambda g, s: objective.pair_loss(g, s, **options), general, specific)
-    _, expected = both(
-        lambda g, s: jnp.mean(objective.pair_terms(g, s, **options)), general, specific
-    )
-    for g, e in zip(ours, expected, strict=True):
-        tolerance = 3e-5 if dtype == jnp.float32 else 1e-12
-        np.testing.assert_allclose(g, e, atol=tolerance * float(jnp.abs(e).max()))
 
 
 def test_learned_numbers_are_differentiated_too(x64, rng):
