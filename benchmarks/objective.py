@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax.continual import TrainConfig
-from hmcl_jax.continual.feed import Rows
+from hmcl_jax.continual.feed import Feed, Pairs
 from hmcl_jax.continual.gradients import Objective
 from hmcl_jax.continual.method import MethodState, TaskSpec
 from timing import claim, interleave, print_json, print_table, undisturbed
@@ -72,23 +72,18 @@ def ours(problem: Problem) -> Callable[[], Any]:
     config = TrainConfig(batch=problem.batch, kappa=KAPPA, entailment_weight=WEIGHT)
     spec = TaskSpec(problem.kind, "text", "image", False, K, TAU, problem.batch, config)
     state = MethodState((), ())
-    general, specific, labels = map(
-        jnp.asarray, (problem.general, problem.specific, problem.labels)
-    )
+    rows = len(problem.labels)
+    order = np.arange(rows, dtype=np.int32)
+    data = Pairs(problem.general, problem.specific, np.stack([order, problem.labels], axis=1))
+    numbers = map(np.int32, (0, problem.minibatches, rows))
+    feed = jax.tree.map(jnp.asarray, Feed(order, data, problem.general, *numbers))
     heads = jax.tree.map(jnp.asarray, problem.heads)
 
     @jax.jit
-    def gradients(heads: Any, general: Any, specific: Any, labels: Any, count: Any) -> Any:
-        def fetch(number: jax.Array) -> Any:
-            at = number * problem.batch + jnp.arange(problem.batch, dtype=jnp.int32)
-            chosen = labels[at]
-            rows = general[chosen] if problem.kind == "retrieval" else jnp.zeros(())
-            return Rows(rows, specific[at], chosen, jnp.ones(problem.batch, bool), number)
+    def gradients(heads: Any, feed: Feed) -> Any:
+        return Objective(None, spec, state, feed, None).sum(heads, 0, feed.count)
 
-        return Objective(spec, fetch, general, None, state).sum(heads, 0, count)
-
-    count = jnp.int32(problem.minibatches)
-    return lambda: gradients(heads, general, specific, labels, count)
+    return lambda: gradients(heads, feed)
 
 
 def products(problem: Problem) -> Callable[[], Any]:

@@ -164,9 +164,7 @@ def learn(heads, lesson, place, seed, setup, adamw, bases):
     for epoch in range(setup.epochs[kind]):
         order = np.random.default_rng([seed, place, epoch]).permutation(len(lesson.pairs))
         ordered = lesson.pairs[order]
-        minibatches = [
-            ordered[first : first + setup.batch] for first in range(0, len(order), setup.batch)
-        ]
+        minibatches = np.split(ordered, range(setup.batch, len(order), setup.batch))
         parts = [[chosen] for chosen in minibatches] if setup.step == "minibatch" else [minibatches]
         losses.append(0.0)
         for part in parts:
@@ -242,10 +240,10 @@ def run(lessons, seed, setup):
         bases = {m: protected_directions(seen.get(m, []), setup, dim) for m in heads}
         heads, losses = learn(dict(heads), lesson, place, seed, setup, adamw, bases)
         learned.append(Learned(heads, losses, {m: V.shape[1] for m, V in bases.items()}))
-        for specific, general in lesson.pairs:  # every pair shows both of its rows once
-            for m, row in (
-                (lesson.general, lesson.general_features[general]),
-                (lesson.specific, lesson.specific_features[specific]),
-            ):
-                seen.setdefault(m, []).append(row[None].astype(np.float64))
+        # Every pair shows both of its rows once.
+        for m, rows in (
+            (lesson.general, lesson.general_features[lesson.pairs[:, 1]]),
+            (lesson.specific, lesson.specific_features[lesson.pairs[:, 0]]),
+        ):
+            seen.setdefault(m, []).append(rows.astype(np.float64))
     return learned

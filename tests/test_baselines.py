@@ -6,20 +6,23 @@ import numpy as np
 import pytest
 from task_ends import DIM, TAU, K, flat, heads, one, spec, task_end
 
-import hmcl_jax
 from hmcl_jax import apply_head, lorentz, objective
 from hmcl_jax.continual import make_method
 from hmcl_jax.continual.method import MethodState, Minibatch
-from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc, list_methods
+from hmcl_jax.continual.methods import METHODS, cflat, dns, ewc
 
 # EWC
 
 
-@pytest.mark.parametrize("mode", ["separate", pytest.param("online", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
+    ("fisher", "mode"),
+    [
+        ("sample", "separate"),
+        pytest.param("batch", "online", marks=pytest.mark.slow),
+        pytest.param("minibatch", "online", marks=pytest.mark.slow),
+    ],
 )
-def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
+def test_ewc_is_the_gradient_of_its_penalty(rng, fisher, mode):
     method = ewc.Ewc(coefficient=0.3, memory=16, mode=mode, fisher=fisher, decay=0.5)
     start = heads(rng)
     state = method.init(start)
@@ -42,13 +45,8 @@ def test_ewc_is_the_gradient_of_its_penalty(rng, mode, fisher):
     expected = jax.grad(penalty)(params)
     zero = jax.tree.map(jnp.zeros_like, one(params))
     for seed in range(2):
-        found = method.combine(
-            (zero,),
-            one(params, seed),
-            MethodState((), one(state.own, seed)),
-            jnp.asarray(4),
-            spec(),
-        )
+        own = MethodState((), one(state.own, seed))
+        found = method.combine((zero,), one(params, seed), own, jnp.asarray(4), spec())
         np.testing.assert_allclose(flat(found), 4 * flat(one(expected, seed)), rtol=2e-4, atol=1e-6)
         assert np.abs(flat(found)).max() > 0
     assert (np.asarray(method.task_metrics(state, None, {})["penalty / loss gradient"]) > 0).all()
@@ -73,17 +71,25 @@ def test_ewc_pulls_no_head_from_where_one_task_left_it(rng):
     assert np.abs(moved["image"]).max() == 0
 
 
-@pytest.mark.parametrize("reduction", [pytest.param("mean", marks=pytest.mark.slow), "sum"])
 @pytest.mark.parametrize(
-    "fisher", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("batch", "minibatch")), "sample"]
+    ("fisher", "reduction"),
+    [
+        ("batch", "sum"),
+        ("sample", "sum"),
+        pytest.param("minibatch", "mean", marks=pytest.mark.slow),
+        pytest.param("sample", "mean", marks=pytest.mark.slow),
+    ],
 )
-def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
-    method = ewc.Ewc(memory=128, fisher=fisher, reduction=reduction)
+def test_fishers_are_squares_of_gradients(x64, rng, monkeypatch, fisher, reduction):
+    monkeypatch.setattr(ewc, "MINIBATCH", 10)
+    method = ewc.Ewc(memory=24, fisher=fisher, reduction=reduction)
     params = heads(rng, 1, dtype=jnp.float64)
-    end = task_end(rng, 0, count=100, seeds=(5,))
+    end = task_end(rng, 0, count=18, seeds=(5,))
     found = method.end_task(method.init(params), params, end).own["fisher"]
-    drawn = np.random.default_rng([5, 0, ewc.SALT]).permutation(100)
-    text, image = end.general[end.pairs[drawn, 1]], end.specific[end.pairs[drawn, 0]]
+    drawn = np.random.default_rng([5, 0, ewc.SALT]).permutation(18)
+    text, image = map(
+        jnp.asarray, (end.general[end.pairs[drawn, 1]], end.specific[end.pairs[drawn, 0]])
+    )
 
     def terms(params, rows):
         return objective.pair_terms(
@@ -96,11 +102,11 @@ def test_fishers_are_squares_of_gradients(x64, rng, fisher, reduction):
         )
 
     reduce = jnp.mean if reduction == "mean" else jnp.sum
-    everything = np.arange(100)
+    everything = np.arange(18)
     if fisher == "batch":
         gradients = [jax.grad(lambda W: reduce(terms(W, everything)))(one(params))]
     elif fisher == "minibatch":
-        parts = (everything[:64], everything[64:])
+        parts = (everything[:10], everything[10:])
         gradients = [jax.grad(lambda W, p=p: reduce(terms(W, p)))(one(params)) for p in parts]
     else:
         rows = jax.jacrev(lambda W: terms(W, everything))(one(params))
@@ -119,16 +125,13 @@ def test_cflat_goes_through_its_four_gradients(rng):
     assert [len(method.probes(about)) for about in (spec(first=True), spec())] == [1, 4]
     A = rng.normal(size=(DIM * (DIM + 1) * 2,) * 2)
     params = one(heads(rng))
-    sizes = {m: W.shape for m, W in params.items()}
 
     def gradient(theta):  # of some smooth function
         return A @ np.tanh(A.T @ theta)
 
     def tree(x):
-        parts = np.split(x, 2)
-        return {
-            m: jnp.asarray(p.reshape(sizes[m])) for m, p in zip(sorted(sizes), parts, strict=True)
-        }
+        first, second = (jnp.asarray(part.reshape(DIM, DIM + 1)) for part in np.split(x, 2))
+        return {"image": first, "text": second}
 
     gradients = ()
     for probe in method.probes(spec()):
@@ -145,7 +148,7 @@ def test_cflat_goes_through_its_four_gradients(rng):
     np.testing.assert_allclose(found, g1 + 0.3 * (g3 - g2), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("place", "slots"), [(0, 4), (1, 4), (4, 4), (1, 0)])
+@pytest.mark.parametrize(("place", "slots"), [(4, 4), (1, 0)])
 def test_cflat_distils_similarities(rng, place, slots):
     method = cflat.Cflat(power=0.7, memory=slots, beside=3)
     params = heads(rng)
@@ -159,7 +162,6 @@ def test_cflat_distils_similarities(rng, place, slots):
     found = float(method.extra_loss(own, batch, spec()))
 
     assert ("memory" in state.own) == bool(slots)
-    memory = {"text": (), "image": ()}
     if slots:
         turn = (3 * place + np.arange(3)) % 4
         stored = one(state.own["memory"])
@@ -168,9 +170,8 @@ def test_cflat_distils_similarities(rng, place, slots):
     for when, W in (("now", now), ("past", one(params))):
         for m, z in (("text", general[:2]), ("image", specific[:2])):
             rows[when].append(np.asarray(apply_head(W[m], z, K)))
-        for m, z in memory.items():
-            if len(z):
-                rows[when].append(np.asarray(apply_head(W[m], z, K)))
+        for m, z in memory.items() if slots else ():
+            rows[when].append(np.asarray(apply_head(W[m], z, K)))
     p = {}
     for when, temperature in (("now", 0.2), ("past", 0.01)):
         y = np.concatenate(rows[when]).astype(np.float64)
@@ -191,9 +192,8 @@ def test_cflat_distils_similarities(rng, place, slots):
 def test_dns_keeps_old_products_at_full_rank(x64, rng):
     method = dns.Dns(lambda_min=1e-9, left_tolerance=1e-9)
     params = heads(rng, dtype=jnp.float64)
-    state = method.init(params)
     end = task_end(rng, 0, count=3)  # few pairs: there is room beside them
-    state = method.end_task(state, params, end)
+    state = method.end_task(method.init(params), params, end)
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
     for seed in range(2):
         own = MethodState(state.shared, one(state.own, seed))
@@ -224,10 +224,8 @@ def test_dns_moments_are_those_of_all_pairs(rng):
         partner = "text" if m == "image" else "image"
         for seed in range(2):
             W = np.asarray(params[m][seed])
-            expected = W @ C @ W.T
-            np.testing.assert_allclose(
-                state.own["outputs"][partner][seed], expected, rtol=1e-3, atol=1e-3
-            )
+            outputs = state.own["outputs"][partner][seed]
+            np.testing.assert_allclose(outputs, W @ C @ W.T, rtol=1e-3, atol=1e-3)
 
 
 def test_dns_counts_every_pair_and_protects_modalities_that_come_late(rng):
@@ -254,7 +252,7 @@ def test_dns_counts_every_pair_and_protects_modalities_that_come_late(rng):
 
 def test_dns_leaves_no_rounding_where_all_directions_are_protected(rng, dtype):
     method = make_method("dns", {"lambda_min": 1e-3})
-    params = jax.tree.map(lambda W: W.astype(dtype), heads(rng))
+    params = heads(rng, dtype=dtype)
     state = method.end_task(method.init(params), params, task_end(rng, 0))
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape), dtype), one(params))
     own = MethodState(state.shared, one(state.own))
@@ -263,14 +261,12 @@ def test_dns_leaves_no_rounding_where_all_directions_are_protected(rng, dtype):
     assert np.abs(step["text"]).max() > 0.1  # 5 texts do not
 
 
-def test_dns_without_left_tolerance_is_one_sided(rng):
-    method = make_method("dns")
-    params = heads(rng)
+def test_dns_without_left_tolerance_is_one_sided_and_none_without_a_past(rng):
+    method, params = make_method("dns"), heads(rng)
     state = method.end_task(method.init(params), params, task_end(rng, 0))
     eye = np.eye(DIM)
     np.testing.assert_array_equal(state.own["left"]["image"], np.stack([eye, eye]))
-    fresh = method.init(params)
-    g = one(params)
+    fresh, g = method.init(params), one(params)
     own = MethodState(fresh.shared, one(fresh.own))
     untouched = method.combine((g,), g, own, jnp.asarray(1), spec(first=True))
     np.testing.assert_array_equal(flat(untouched), flat(g))
@@ -294,27 +290,17 @@ def test_the_state_is_as_large_as_said_and_does_not_grow(rng, name):
         assert said <= size <= said + 64  # a few counters
 
 
-def test_the_list_names_every_method_and_setting():
-    text = list_methods()
-    for name, entry in METHODS.items():
-        assert f"{name}: {entry.about}" in text
-        for setting in entry.method.settings():
-            assert f"{setting} = " in text
-
-
 # The null space behind the optimizer
 
 
 def test_the_null_space_keeps_old_outputs(x64, rng):
     method = make_method("nullspace", {"variance": 1.0, "min_rank": 0})
-    params = heads(rng, dtype=jnp.float64)
-    state = method.init(params)
-    end = task_end(rng, 0, count=3)
-    state = method.end_task(state, params, end)
+    params, end = heads(rng, dtype=jnp.float64), task_end(rng, 0, count=3)
+    state = method.end_task(method.init(params), params, end)
     tx = method.optimizer(spec())
     opt_state = method.begin_task(jax.vmap(tx.init)(params), state, params, spec())
     g = jax.tree.map(lambda W: jnp.asarray(rng.normal(size=W.shape)), params)
     updates, _ = jax.vmap(tx.update)(g, opt_state, params)
     assert np.abs(updates["image"]).max() > 1e-5
-    x = hmcl_jax.lorentz.lift(jnp.asarray(end.specific, float), K)
+    x = lorentz.lift(jnp.asarray(end.specific, float), K)
     np.testing.assert_allclose(np.einsum("sij,nj->sni", updates["image"], x), 0, atol=1e-9)

@@ -35,20 +35,20 @@ def test_programs_export_for_other_platforms(name, feed, monkeypatch):
     seed_axis = "map" if name in ("gem", "hmcl_rotation") else "vmap"
     config = dataclasses.replace(CONFIG, seed_axis=seed_axis, **FEEDS[feed])
     programs, carried = RecordingPrograms(config), Carried()
-    calls = programs.calls
     begin = hmcl._begin_task
 
     def begin_task(*arguments):
-        calls.append(("begin_task", begin, arguments))
+        programs.calls.append(("begin_task", begin, arguments))
         return begin(*arguments)
 
     monkeypatch.setattr(hmcl, "_begin_task", begin_task)
     setting = Setting(STORE.K, STORE.tau, (0, 1), config)
-    method = make_method(name)
+    # With a small memory, whose programs compile fast.
+    method = make_method(name, {"memory": 24} if hasattr(METHODS[name].method, "memory") else {})
     for index, task in enumerate(STORE):
         carried, _ = learn_task(method, carried, [(task, index)], setting, programs)
     known = {}
-    for called, program, arguments in calls:
+    for called, program, arguments in programs.calls:
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
         known[called, id(program), str(shapes)] = program, shapes
     assert len(known) >= (2 if feed == "minibatch" else 4)

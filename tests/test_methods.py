@@ -52,16 +52,18 @@ def stream() -> Store:
         tasks=4, classes=4, dimension=8, train=70, test=40, overlap=0.8, retrieval_every=2
     )
     first, second, third, fourth = store.tasks
-    tasks = (
-        first,
-        cut(third, "one-sample", 1, 1),
-        cut(third, "one-class", 1, 30),
-        second,
-        third,
-        fourth,
-    )
+    tiny = cut(third, "one-sample", 1, 1), cut(third, "one-class", 1, 30)
+    tasks = (first, *tiny, second, third, fourth)
     names = tuple(task.name for task in tasks)
     return dataclasses.replace(store, tasks=tasks, orders={"canonical": names})
+
+
+def run(store, method, seeds=SEEDS, **options):
+    """A run with a small memory, whose programs compile fast."""
+    # Of 7 slots the fourth and all later tasks get one each, so no shape changes.
+    small = hasattr(METHODS[method].method, "memory")
+    settings = {method: {"memory": 7} if small else {}}
+    return run_stream(store, [method], seeds, FAST, settings=settings, **options)[method]
 
 
 class Stop(Exception):
@@ -88,10 +90,10 @@ def runs(request, stream, tmp_path_factory):
             raise Stop
 
     out = tmp_path_factory.mktemp(method)
-    whole = run_stream(stream, [method], SEEDS, FAST, listener=count)[method]
+    whole = run(stream, method, listener=count)
     with pytest.raises(Stop):
-        run_stream(stream, [method], SEEDS, FAST, out=out, listener=stop)
-    resumed = run_stream(stream, [method], SEEDS, FAST, out=out, resume=True)[method]
+        run(stream, method, out=out, listener=stop)
+    resumed = run(stream, method, out=out, resume=True)
     return method, whole, resumed, counts
 
 
@@ -106,11 +108,8 @@ def test_a_stopped_run_goes_on_bitwise(runs):
     _, whole, resumed, _ = runs
     assert np.array_equal(resumed.scores, whole.scores, equal_nan=True)
     assert all(np.array_equal(resumed.heads[m], W) for m, W in whole.heads.items())
-    assert (resumed.details, resumed.losses, resumed.logs) == (
-        whole.details,
-        whole.losses,
-        whole.logs,
-    )
+    for name in ("details", "losses", "logs"):
+        assert getattr(resumed, name) == getattr(whole, name)
 
 
 def test_later_tasks_compile_nothing(runs):
@@ -119,24 +118,11 @@ def test_later_tasks_compile_nothing(runs):
     assert counts[5] == counts[4] == counts[3]
 
 
-def test_seeds_side_by_side_are_single_runs(runs, stream):
-    method, _, _, _ = runs
-    order = [stream.tasks[0].name, stream.tasks[4].name]
-    whole = run_stream(stream, [method], SEEDS, FAST, order=order)[method]
-    alone = run_stream(stream, [method], SEEDS[1:], FAST, order=order)[method]
-    for modality, W in whole.heads.items():
-        np.testing.assert_allclose(alone.heads[modality][0], W[1], rtol=2e-5, atol=2e-6)
-        assert np.abs(W[0] - W[1]).max() > 1e-4  # the seeds differ
-    # The second task needs no further program: the start of the optimizer, gradients and steps.
-    # C-FLAT is plain AdamW on its first task, and goes to three other points on later ones.
-    assert alone.programs == {"cflat": 8, "joint": 4}.get(method, 3)
-
-
 # Heads of modalities that a task does not have, and seeds beside each other
 
 TURNS = ("hmcl_ca", "hmcl_rotation")  # all heads turn together: that is what protects them
 REPLAYS = ("gem", "agem", "cflat", "derpp", "joint")  # stored pairs, or all data, of old modalities
-BY_DEFAULT = ("vanilla", "hmcl_mr", "ewc", "dns")
+BY_DEFAULT = ("hmcl_mr", "dns")
 
 
 def every_method(chosen=METHODS):
@@ -156,8 +142,7 @@ def test_heads_that_a_task_does_not_have_stay(method, of_three_modalities):
     """Bitwise, but for the rotation that all heads share."""
     names = [task.name for task in of_three_modalities]
     before, after = (
-        run_stream(of_three_modalities, [method], SEEDS, FAST, order=order)[method].heads
-        for order in (names[:4], names)
+        run(of_three_modalities, method, order=order).heads for order in (names[:4], names)
     )
     assert np.abs(after["image"] - before["image"]).max() > 1e-3
     if method in TURNS:
@@ -196,8 +181,9 @@ def test_replay_moves_only_heads_of_stored_pairs(rng, name):
 @pytest.mark.parametrize("method", every_method())
 def test_a_seed_does_not_depend_on_the_seeds_beside_it(method, of_three_modalities):
     """Bitwise among others; alone up to rounding, because XLA unrolls a loop over one seed."""
+    order = [task.name for task in of_three_modalities][:3]
     with_others = {
-        seeds: run_stream(of_three_modalities, [method], seeds, FAST)[method].heads
+        seeds: run(of_three_modalities, method, seeds, order=order).heads
         for seeds in ((4,), (3, 4), (9, 4, 3))
     }
     for modality, W in with_others[3, 4].items():

@@ -20,38 +20,24 @@ from hmcl_jax.data.store import Task
 
 
 class Pairs(NamedTuple):
-    """A task's training pairs.
+    """A task's training pairs."""
 
-    Attributes:
-      general: frozen features of the general modality; class prototypes or captions.
-      specific: frozen features of the specific modality.
-      pairs: rows (specific, general) that belong together, ``(p, 2)``.
-    """
-
-    general: Any
-    specific: Any
-    pairs: Any
+    general: Any  # frozen features of the class prototypes or captions
+    specific: Any  # frozen features of the samples
+    pairs: Any  # rows (specific, general) that belong together, (p, 2)
 
 
 class Feed(NamedTuple):
-    """Some minibatches of an epoch.
+    """Some minibatches of an epoch."""
 
-    Attributes:
-      per_seed: with a seed axis: the order of the pairs if features are resident, else the gathered
-        rows (general, specific, numbers of the general ones).
-      shared: :class:`Pairs` if features are resident, else ``()``.
-      prototypes: features of the classes; of no meaning for retrieval.
-      first: number of the first minibatch in its epoch.
-      count: minibatches of this feed.
-      num_pairs: of the task; rows beyond are padding.
-    """
-
+    # With a seed axis: the order of the pairs if features are resident, else the gathered rows
+    # (general, specific, numbers of the general ones).
     per_seed: Any
-    shared: Any
-    prototypes: Any
-    first: Any
-    count: Any
-    num_pairs: Any
+    shared: Any  # Pairs if features are resident, else ()
+    prototypes: Any  # features of the classes; ignored for retrieval
+    first: Any  # number of the first minibatch in its epoch
+    count: Any  # minibatches of this feed
+    num_pairs: Any  # of the task; rows beyond are padding
 
 
 class Rows(NamedTuple):
@@ -66,17 +52,11 @@ class Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TaskFeed:
-    """A task that a step goes over.
-
-    Attributes:
-      spec: of the task.
-      num_minibatches: of an epoch.
-      feeds: from the number of an epoch to its feeds, which are on the device.
-    """
+    """A task that a step goes over."""
 
     spec: TaskSpec
-    num_minibatches: int
-    feeds: Callable[[int], Iterator[Feed]]
+    num_minibatches: int  # of an epoch
+    feeds: Callable[[int], Iterator[Feed]]  # from the number of an epoch; feeds are on the device
 
 
 def training_pairs(task: Task) -> Pairs:
@@ -90,18 +70,15 @@ def training_pairs(task: Task) -> Pairs:
 
 
 def row_capacity(rows: int, least: int = 4096) -> int:
-    """Rows that an array is padded to: multiples of `least` or of a quarter of the largest power
-    of two below, whichever is more."""
+    """Rows that an array is padded to."""
+    # A quarter of the largest power of two below: at most a quarter of the rows is padding.
     step = max(least, 1 << max(rows.bit_length() - 3, 0))
     return -(-rows // step) * step
 
 
 def class_capacity(classes: int) -> int:
     """Classes that prototypes are padded to: 16, 128, 1024, then multiples of 1024."""
-    for size in (16, 128):
-        if classes <= size:
-            return size
-    return -(-classes // 1024) * 1024
+    return next((size for size in (16, 128) if classes <= size), -(-classes // 1024) * 1024)
 
 
 def minibatch_rows(pairs: int, batch: int) -> int:
@@ -123,16 +100,7 @@ def draw_orders(seeds: Sequence[int], index: int, epoch: int, count: int, padded
 def task_feed(
     data: Pairs, spec: TaskSpec, index: int, seeds: Sequence[int], mesh: DeviceMesh, resident: bool
 ) -> TaskFeed:
-    """The feeds of a task.
-
-    Args:
-      data: its pairs.
-      spec: of the task.
-      index: of the task in the stream.
-      seeds: of the run.
-      mesh: where arrays are put.
-      resident: whether its features are kept on the device.
-    """
+    """The feeds of the task at an index of the stream; `resident` keeps features on the device."""
     num_minibatches = -(-len(data.pairs) // spec.batch_rows)
     make = _resident if resident else _streamed
     return TaskFeed(spec, num_minibatches, make(data, spec, index, seeds, mesh))
@@ -142,7 +110,15 @@ def _resident(
     data: Pairs, spec: TaskSpec, index: int, seeds: Sequence[int], mesh: DeviceMesh
 ) -> Callable[[int], Iterator[Feed]]:
     count = len(data.pairs)
-    padded = mesh.replicate(pad_pairs(data, spec.kind))
+    capacity = class_capacity if spec.kind == "classification" else row_capacity
+    # Rows of zeros, so that few shapes, and so few programs, occur.
+    padded = mesh.replicate(
+        Pairs(
+            _pad(data.general, capacity(len(data.general))),
+            _pad(data.specific, row_capacity(len(data.specific))),
+            _pad(data.pairs, row_capacity(count)),
+        )
+    )
     numbers = mesh.replicate(tuple(map(np.int32, (0, -(-count // spec.batch_rows), count))))
 
     def feeds(epoch: int) -> Iterator[Feed]:
@@ -162,13 +138,14 @@ def _streamed(
     minibatch_bytes = seeds_here * rows * sum(side[:1].nbytes for side in sides)
     # Two feeds are on the device at a time: one is worked on, the next is on its way.
     limit = max(1, int(spec.train.device_memory * 2**20 / 2 / minibatch_bytes))
+    # Few lengths of feeds, for few programs: 4, 16, 64, ... minibatches.
     most = 4
     while most < num_minibatches:
         most *= 4
     most = min(-(-most // mesh.shape[1]), limit) * mesh.shape[1]
-    prototypes = np.zeros((), np.float32)
-    if spec.kind == "classification":
-        prototypes = _pad(data.general, class_capacity(len(data.general)))
+    classification = spec.kind == "classification"
+    capacity = class_capacity(len(data.general))
+    prototypes = _pad(data.general, capacity) if classification else np.zeros((), np.float32)
     prototypes = mesh.replicate(prototypes)
 
     def feeds(epoch: int) -> Iterator[Feed]:
@@ -183,55 +160,28 @@ def _streamed(
     return feeds
 
 
-def rows_of(feed: Feed, spec: TaskSpec, data_axis: str | None) -> Callable[[jax.Array], Rows]:
-    """From the number of a minibatch in a feed of one seed to its rows, in a compiled program.
-
-    Args:
-      feed: without the seed axis.
-      spec: of the task.
-      data_axis: of the mesh, if the minibatches of the feed are dealt to the devices along it.
-    """
-    rows = spec.batch_rows
-    if feed.shared != ():
-        return lambda number: _resident_rows(feed, spec, number)
-    dealt, gathered = 1, feed.per_seed
-    if data_axis is not None:
-        dealt = jax.lax.axis_size(data_axis)
-        gathered = tuple(x.reshape(-1, *x.shape[3:]) if x.ndim else x for x in gathered)
-
-    def streamed_rows(number: jax.Array) -> Rows:
+def rows_of(feed: Feed, spec: TaskSpec, number: jax.Array, data_axis: str | None) -> Rows:
+    """The rows of a minibatch of a feed, for one seed, in a compiled program."""
+    rows, index = spec.batch_rows, feed.first + number
+    positions = index * rows + jnp.arange(rows, dtype=jnp.int32)
+    valid = positions < feed.num_pairs
+    if feed.shared == ():
+        dealt, gathered = 1, feed.per_seed
+        if data_axis is not None:  # each device along it has every dealt-th minibatch of the feed
+            dealt = jax.lax.axis_size(data_axis)
+            gathered = tuple(x.reshape(-1, *x.shape[3:]) if x.ndim else x for x in gathered)
         start = number // dealt * rows
         general, specific, classes = (
             jax.lax.dynamic_slice_in_dim(x, start, rows) if x.ndim else x for x in gathered
         )
-        index = feed.first + number
-        return Rows(general, specific, classes, _positions(index, rows) < feed.num_pairs, index)
-
-    return streamed_rows
-
-
-def _resident_rows(feed: Feed, spec: TaskSpec, number: jax.Array) -> Rows:
+        return Rows(general, specific, classes, valid, index)
     general, specific, pairs = feed.shared
-    order, index = feed.per_seed, feed.first + number
-    at = _positions(index, spec.batch_rows)
-    chosen = pairs[order[jnp.minimum(at, order.shape[0] - 1)]]
+    order = feed.per_seed
+    chosen = pairs[order[jnp.minimum(positions, order.shape[0] - 1)]]
     classes = chosen[:, 1]
     retrieval = spec.kind == "retrieval"
     general = general[classes] if retrieval else jnp.zeros((), general.dtype)
-    return Rows(general, specific[chosen[:, 0]], classes, at < feed.num_pairs, index)
-
-
-def _positions(index: jax.Array, rows: int) -> jax.Array:
-    return index * rows + jnp.arange(rows, dtype=jnp.int32)
-
-
-def pad_pairs(data: Pairs, kind: str) -> Pairs:
-    """A task's arrays with rows of zeros, so that few shapes occur."""
-    rows = len(data.general)
-    capacity = class_capacity(rows) if kind == "classification" else row_capacity(rows)
-    general = _pad(data.general, capacity)
-    specific = _pad(data.specific, row_capacity(len(data.specific)))
-    return Pairs(general, specific, _pad(data.pairs, row_capacity(len(data.pairs))))
+    return Rows(general, specific[chosen[:, 0]], classes, valid, index)
 
 
 def _pad(array: np.ndarray, size: int) -> np.ndarray:

@@ -16,8 +16,6 @@ from hmcl_jax.continual.gradients import Total
 from hmcl_jax.continual.method import Heads, Method, TrainState
 from hmcl_jax.continual.programs import Programs
 
-History = list[tuple[Any, dict[str, Any]]]
-
 
 def fit_task(
     programs: Programs,
@@ -28,24 +26,19 @@ def fit_task(
     epochs: int,
     on_epoch: Callable[[int, int], None],
 ) -> tuple[TrainState, np.ndarray, dict[str, np.ndarray]]:
-    """Trains all seeds.
-
-    Args:
-      programs: of the run.
-      method: trains.
-      parts: the task, and further ones whose gradients are added in every step.
-      state: at the start, on the devices.
-      shared: of the method's state.
-      epochs: to train for.
-      on_epoch: called with the number of epochs done and all epochs.
+    """Trains all seeds on `parts`: the task, and further ones whose gradients each step adds.
 
     Returns:
       The state, mean losses of a minibatch and step metrics, each ``(seeds, epochs)``.
     """
     spec, num_minibatches = parts[0].spec, sum(part.num_minibatches for part in parts)
     total_minibatches = programs.mesh.replicate(np.int32(num_minibatches))
-    zero = programs.mesh.shard_seeds(zero_total(state.heads))
-    history: History = []
+    # A sum of no minibatches, for all seeds; numpy's zeros need no compiled program.
+    no_gradient: Any = jax.tree.map(lambda W: np.zeros(W.shape, W.dtype), state.heads)
+    some = next(iter(no_gradient.values()))
+    no_loss: Any = np.zeros(len(some), some.dtype)
+    zero = programs.mesh.shard_seeds(Total(no_gradient, no_loss))
+    history: list[Any] = []
     for epoch in range(epochs):
         loss, metrics = zero.loss, {}
         if spec.train.step == "minibatch":
@@ -62,8 +55,8 @@ def fit_task(
                     accumulate = programs.accumulate(method, part.spec)
                     for feed in part.feeds(epoch):
                         before, total = total, accumulate(state, shared, point, total, feed)
-                        # The next feed is prepared while this one is worked on; the one before is
-                        # done, so no more than two are on the device.
+                        # The next feed is prepared while the device works on this one. Waiting for
+                        # the feed before keeps at most two on the device.
                         jax.block_until_ready(before)
                 loss = loss if gradients else total.loss
                 gradients = (*gradients, total.gradient)
@@ -78,11 +71,3 @@ def fit_task(
         name: np.stack([metrics[name] for _, metrics in history], axis=1) for name in history[0][1]
     }
     return state, losses, curves
-
-
-def zero_total(heads: Heads) -> Any:
-    """Nothing, for all seeds."""
-    W = next(iter(heads.values()))
-    gradient: Any = {modality: np.zeros(W.shape, W.dtype) for modality, W in heads.items()}
-    loss: Any = np.zeros(len(W), W.dtype)
-    return Total(gradient, loss)

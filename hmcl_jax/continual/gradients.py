@@ -20,53 +20,26 @@ from hmcl_jax import objective
 from hmcl_jax.continual.config import ConfigError
 from hmcl_jax.continual.feed import Feed, Rows, rows_of
 from hmcl_jax.continual.guard import halt_on_nonfinite
-from hmcl_jax.continual.method import (
-    Heads,
-    Method,
-    MethodState,
-    Minibatch,
-    TaskSpec,
-    TrainState,
-)
+from hmcl_jax.continual.method import Heads, Method, MethodState, Minibatch, TaskSpec, TrainState
 from hmcl_jax.head import apply_head
 
 
 class Total(NamedTuple):
-    """Sums over minibatches.
-
-    Attributes:
-      gradient: of the heads.
-      loss: of the first probe.
-    """
+    """Sums over minibatches."""
 
     gradient: Heads
-    loss: jax.Array
+    loss: jax.Array  # at the first probe
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """The loss of a task's minibatches, within a compiled program.
+    """The loss of the minibatches of a feed, within a compiled program."""
 
-    Attributes:
-      spec: of the task.
-      fetch: number of a minibatch to its rows.
-      prototypes: features of the classes.
-      method: None if it adds nothing to the loss.
-      state: of the method.
-    """
-
+    method: Method | None  # None if it adds nothing to the loss
     spec: TaskSpec
-    fetch: Callable[[jax.Array], Rows]
-    prototypes: jax.Array
-    method: Method | None
     state: MethodState
-
-    @classmethod
-    def of(
-        cls, method: Method | None, spec: TaskSpec, state: MethodState, feed: Feed, axis: str | None
-    ) -> "Objective":
-        """The objective over the minibatches of a feed."""
-        return cls(spec, rows_of(feed, spec, axis), feed.prototypes, method, state)
+    feed: Feed  # without the seed axis
+    data_axis: str | None  # of the mesh, along which minibatches are dealt
 
     def sum(self, heads: Heads, first: Any, count: Any, axis: str | None = None) -> Total:
         """Sum of the gradients and losses at `heads` over minibatches ``first, first + 1, ...``."""
@@ -75,7 +48,8 @@ class Objective:
         value_and_grad = jax.value_and_grad(self._loss, argnums=(0, 1))
 
         def add(number: jax.Array, sums: Any) -> Any:
-            loss, gradients = value_and_grad(heads, points, self.fetch(first + number))
+            rows = rows_of(self.feed, self.spec, first + number, self.data_axis)
+            loss, gradients = value_and_grad(heads, points, rows)
             return jax.tree.map(jnp.add, sums, (gradients, loss))
 
         no_loss = jnp.zeros((), heads[self.spec.specific].dtype)
@@ -91,7 +65,9 @@ class Objective:
             total = self.sum(probe(heads, gradients, self.state), number, one)
             gradients = (*gradients, total.gradient)
             losses.append(total.loss)
-        return Total(combine(method, gradients, heads, self.state, one, self.spec), losses[0])
+        gradient = method.combine(gradients, heads, self.state, one, self.spec)
+        check_combined(method, gradient, heads)
+        return Total(gradient, losses[0])
 
     def _prototype_points(self, heads: Heads) -> tuple[jax.Array, Callable[[jax.Array], Heads]]:
         """Points of the class prototypes and the way back; nothing for retrieval."""
@@ -99,12 +75,13 @@ class Objective:
         W = heads[spec.general]
         if spec.kind == "retrieval":
             return jnp.zeros((), W.dtype), lambda _: nothing
-        features = self.prototypes.astype(W.dtype)
+        features = self.feed.prototypes.astype(W.dtype)
         points, back = jax.vjp(lambda W: apply_head(W, features, spec.K), W)
         return points, lambda gradient: {**nothing, spec.general: back(gradient)[0]}
 
     def _loss(self, heads: Heads, prototype_points: jax.Array, rows: Rows) -> jax.Array:
-        """Loss of one minibatch."""
+        # Contrast of similarities equ:sim within the minibatch, and entailment cones. Pairs of one
+        # class share its prototype's point.
         spec, W = self.spec, heads[self.spec.specific]
         specific, general = rows.specific.astype(W.dtype), rows.general
         points = apply_head(W, specific, spec.K)
@@ -125,7 +102,7 @@ class Objective:
         if self.method is None or self.method.extra_loss is None:
             return loss
         if classification:
-            general = self.prototypes[rows.classes].astype(W.dtype)
+            general = self.feed.prototypes[rows.classes].astype(W.dtype)
             general_points = prototype_points[rows.classes]
         seen = Minibatch(general, specific, general_points, points, rows.valid, heads, rows.number)
         return loss + self.method.extra_loss(self.state, seen, spec)
@@ -143,9 +120,10 @@ def sum_minibatches(
 
 
 def all_reduce(sums: Any, axis: str | None) -> Any:
-    """The sums of all devices, as one vector, because every array is an all-reduce of its own."""
+    """The sums of all devices."""
     if axis is None:
         return sums
+    # As one vector: XLA makes an all-reduce of every array, and each waits for all devices.
     flat, unravel = ravel_pytree(sums)
     return unravel(jax.lax.psum(flat, axis))
 
@@ -164,25 +142,16 @@ def accumulate(objective: Objective, point: Heads, total: Total, count: Any, axi
     return jax.tree.map(jnp.add, total, found)
 
 
-def combine(
-    method: Method,
-    gradients: tuple[Heads, ...],
-    heads: Heads,
-    state: MethodState,
-    num_minibatches: jax.Array,
-    spec: TaskSpec,
-) -> Heads:
-    """The method's gradient, which must be like the heads: sums would broadcast another one."""
-    found = method.combine(gradients, heads, state, num_minibatches, spec)
+def check_combined(method: Method, gradient: Heads, heads: Heads) -> None:
+    """Refuses a gradient unlike the heads, which sums over minibatches would broadcast."""
     wanted, given = (
-        {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
-        for leaves, _ in map(jax.tree_util.tree_flatten_with_path, (heads, found))
+        {jax.tree_util.keystr(path): jnp.shape(x) for path, x in jax.tree.leaves_with_path(tree)}
+        for tree in (heads, gradient)
     )
     if wanted != given:
         raise ConfigError(
             f"combine of {method.name} must give a gradient of each head, {wanted}, got {given}."
         )
-    return found
 
 
 def step(
@@ -211,6 +180,7 @@ def step_each(
         state, metrics = step(method, spec, state, total.gradient)
         return state, loss + total.loss, metrics
 
+    # The carry of a loop needs its shapes before the first step.
     metrics = jax.eval_shape(lambda s: step(method, spec, s, s.heads)[1], state)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
     return jax.lax.fori_loop(0, count, one, (state, loss, blank))

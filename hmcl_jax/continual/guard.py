@@ -17,23 +17,14 @@ from hmcl_jax.continual.method import Heads
 
 
 class GuardState(NamedTuple):
-    """State of :func:`halt_on_nonfinite`.
+    """State of :func:`halt_on_nonfinite`."""
 
-    Attributes:
-      inner: state of the optimizer.
-      steps: that were asked for.
-      first: number of the first bad step, -1 if there was none.
-      gradient: by modality, whether its gradient was bad in that step.
-      update: by modality, whether the optimizer's update was.
-      skipped: steps that were left out.
-    """
-
-    inner: Any
-    steps: Any
-    first: Any
-    gradient: dict[str, Any]
-    update: dict[str, Any]
-    skipped: Any
+    inner: Any  # state of the optimizer
+    steps: Any  # so far, the skipped ones too
+    first: Any  # number of the first bad step, -1 if there was none
+    gradient: dict[str, Any]  # by modality, whether its gradient was bad in that step
+    update: dict[str, Any]  # by modality, whether the optimizer's update was
+    skipped: Any  # number of skipped steps
 
 
 def halt_on_nonfinite(
@@ -41,25 +32,8 @@ def halt_on_nonfinite(
 ) -> optax.GradientTransformation:
     """A transformation of heads ``{modality: W}`` that makes no step after a bad one.
 
-    Args:
-      tx: the optimizer.
-      on_bad: ``"stop"``, or ``"skip"`` to leave out steps whose gradient is not finite and to stop
-        only if the update of a finite gradient is bad.
-
-    Returns:
-      A transformation whose state is a :class:`GuardState`.
-
-    Example:
-      >>> import jax.numpy as jnp, optax
-      >>> from hmcl_jax.continual.guard import halt_on_nonfinite
-      >>> tx = halt_on_nonfinite(optax.sgd(1.0))
-      >>> W = {"text": jnp.ones(2)}
-      >>> state = tx.init(W)
-      >>> for gradient in (1.0, jnp.nan, 1.0):
-      ...     step, state = tx.update({"text": jnp.full(2, gradient)}, state, W)
-      ...     W = optax.apply_updates(W, step)
-      >>> print(W["text"], state.first, state.gradient["text"])
-      [0. 0.] 1 True
+    With ``on_bad = "skip"`` a step whose gradient is not finite is skipped, and only a bad update
+    of a finite gradient stops.
     """
 
     def init(heads: Heads) -> GuardState:

@@ -12,13 +12,8 @@ from hmcl_jax.continual.config import TrainConfig, from_mapping
 from hmcl_jax.continual.distributed import from_first
 from hmcl_jax.continual.feed import TaskFeed, minibatch_rows, task_feed, training_pairs
 from hmcl_jax.continual.fit import fit_task
-from hmcl_jax.continual.guard import GuardState, wrap
-from hmcl_jax.continual.health import (
-    Stopped,
-    check_finite,
-    clean_state,
-    find_stopped,
-)
+from hmcl_jax.continual.guard import wrap
+from hmcl_jax.continual.health import Stopped, check_finite, clean_state, find_stopped
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec, TrainState
 from hmcl_jax.continual.programs import Programs, apply_sweep
 from hmcl_jax.data.store import Task
@@ -27,62 +22,47 @@ from hmcl_jax.head import identity_head
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is the same for all tasks of a stream.
+    """The settings that all tasks of a stream share."""
 
-    Attributes:
-      K: squared radius of the hyperboloid.
-      tau: temperature of the logits.
-      seeds: trained side by side.
-      train: shared settings.
-      sweep: settings of the method that differ along the seed axis.
-    """
-
-    K: float
-    tau: float
-    seeds: tuple[int, ...]
+    K: float  # squared radius of the hyperboloid
+    tau: float  # temperature of the logits
+    seeds: tuple[int, ...]  # trained side by side
     train: TrainConfig = TrainConfig()  # noqa: RUF009
+    # Settings of the method that differ along the seed axis.
     sweep: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
 
     def spec(self, task: Task, index: int) -> TaskSpec:
         """The static part of a task at an index of the stream."""
         rows = minibatch_rows(len(training_pairs(task).pairs), self.train.batch)
-        geometry = (self.K, self.tau)
-        sides = (task.general, task.specific)
-        return TaskSpec(task.kind, *sides, index == 0, *geometry, rows, self.train)
+        about = (task.kind, task.general, task.specific, index == 0)
+        return TaskSpec(*about, self.K, self.tau, rows, self.train)
 
 
 class Carried(NamedTuple):
-    """What goes from task to task, with a leading seed axis.
-
-    Attributes:
-      heads: ``{modality: W}``.
-      opt_state: at the end of the last task.
-      state: of the method; None before the first task.
-      stopped: seeds that were stopped.
-    """
+    """All that one task hands to the next, with a leading seed axis."""
 
     heads: Heads = {}  # noqa: RUF012
-    opt_state: Any = None
-    state: MethodState | None = None
-    stopped: tuple[Stopped, ...] = ()
+    opt_state: Any = None  # at the end of the last task
+    state: MethodState | None = None  # None before the first task
+    stopped: tuple[Stopped, ...] = ()  # seeds that were stopped
 
     def is_stopped(self, seeds: int) -> np.ndarray:
         """Which seeds are stopped."""
         return np.isin(np.arange(seeds), [one.seed_index for one in self.stopped])
 
+    def stop(self, found: list[Stopped]) -> "Carried":
+        """Stops further seeds; the first reason for each counts."""
+        known = {one.seed_index for one in self.stopped}
+        new = [one for one in found if one.seed_index not in known]
+        return self._replace(stopped=(*self.stopped, *new))
+
 
 class Learned(NamedTuple):
-    """What happened in a task.
+    """The course of a task."""
 
-    Attributes:
-      losses: mean loss of a minibatch, ``(seeds, epochs)``.
-      metrics: of the method, ``(seeds,)`` or ``(seeds, epochs)``.
-      skipped: optimizer steps that were left out, per seed.
-    """
-
-    losses: np.ndarray
-    metrics: dict[str, np.ndarray]
-    skipped: np.ndarray
+    losses: np.ndarray  # mean loss of a minibatch, (seeds, epochs)
+    metrics: dict[str, np.ndarray]  # of the method, (seeds,) or (seeds, epochs)
+    skipped: np.ndarray  # skipped optimizer steps, per seed
 
 
 TaskAt = tuple[Task, int]
@@ -107,14 +87,10 @@ def learn_task(
       on_epoch: called with the number of epochs done and all epochs.
 
     Returns:
-      What goes to the next task, and what happened.
-
-    Raises:
-      FloatingPointError: if the method keeps non-finite numbers that are not of one seed.
+      The start of the next task, and the course of this one.
 
     Example:
-      >>> from hmcl_jax.continual import make_method
-      >>> from hmcl_jax.continual.learner import Carried, Setting, learn_task
+      >>> from hmcl_jax.continual import Carried, Setting, learn_task, make_method
       >>> from hmcl_jax.data.synthetic import synthetic_stream
       >>> store = synthetic_stream(tasks=2, dimension=8)
       >>> method, carried = make_method("hmcl_ca"), Carried()
@@ -128,15 +104,15 @@ def learn_task(
     task, index = tasks[0]
     carried = add_missing_heads(method, carried, [task for task, _ in tasks], setting)
     spec, swept = setting.spec(task, index), apply_sweep(method, setting.sweep)
-    heads, opt_state, state, stopped = carried
+    heads, opt_state, state = carried[:3]
     assert state is not None
     opt_state = initial_opt_state(method, carried, spec, programs)
     opt_state = swept.begin_task(opt_state, state, heads, spec)
-    # Hosts may round differently.
+    # Hosts may round differently, but devices must start from the same numbers.
     heads, state, opt_state = from_first((heads, state, opt_state))
 
-    mesh = programs.mesh
-    guarded = wrap(opt_state, heads, (len(setting.seeds),))
+    mesh, seeds = programs.mesh, setting.seeds
+    guarded = wrap(opt_state, heads, (len(seeds),))
     start = TrainState(heads, guarded, state.own, dict(setting.sweep))
     end, losses, steps = fit_task(
         programs,
@@ -149,57 +125,32 @@ def learn_task(
     )
     new_heads, guarded = mesh.whole((end.heads, end.opt_state))
 
-    losses = np.asarray(losses, float)
-    health = _Health(task, setting, stopped)
-    new_heads, opt_state = health.accept(heads, new_heads, guarded, losses)
-    state = swept.end_task(state, new_heads, task_data(task, spec, setting.seeds, index))
-    own = health.clean(state.own)
+    modalities = tuple(dict.fromkeys((task.general, task.specific)))
+    losses = np.asarray(losses, float)  # a spike's threshold may overflow float32
+    about = (seeds, task.name, modalities, setting.train)
+    carried = carried.stop(find_stopped(guarded, losses, new_heads, *about))
+    # Moments that overflow make steps of 0, which are finite, so the heads do not show them.
+    opt_state, carried = _clean(guarded.inner, carried, task, seeds)
+    bad = carried.is_stopped(len(seeds))[:, None, None]
+    if bad.any():
+        new_heads = {m: jnp.where(bad, heads[m], W) for m, W in new_heads.items()}
+    state = swept.end_task(state, new_heads, task_data(task, spec, seeds, index))
+    own, carried = _clean(state.own, carried, task, seeds)
     state = state._replace(own=own)
     check_finite(method.name, task.name, (new_heads, state))
     jax.block_until_ready((new_heads, state))
     metrics = {**steps, **method.task_metrics(state, opt_state, steps)}
     metrics = {name: np.asarray(x, float) for name, x in metrics.items()}
-    carried = Carried(new_heads, opt_state, state, tuple(health.stopped))
+    carried = Carried(new_heads, opt_state, state, carried.stopped)
     return carried, Learned(losses, metrics, np.asarray(guarded.skipped))
 
 
-class _Health:
-    """Which seeds of a task are stopped, as it becomes known."""
-
-    def __init__(self, task: Task, setting: Setting, stopped: tuple[Stopped, ...]) -> None:
-        self.task, self.setting, self.stopped = task, setting, list(stopped)
-
-    def accept(
-        self, before: Heads, after: Heads, guarded: GuardState, losses: np.ndarray
-    ) -> tuple[Heads, Any]:
-        """Heads and optimizer state of the healthy seeds; others keep their heads of before."""
-        task, setting = self.task, self.setting
-        modalities = tuple(dict.fromkeys((task.general, task.specific)))
-        about = (setting.seeds, task.name, modalities, setting.train)
-        self._stop(find_stopped(guarded, losses, after, *about))
-        # Moments that overflow make steps of 0, which are finite.
-        opt_state = self.clean(guarded.inner)
-        bad = self._mask()
-        if bad.any():
-            after = {m: jnp.where(bad[:, None, None], before[m], W) for m, W in after.items()}
-        return after, opt_state
-
-    def clean(self, tree: Any) -> Any:
-        """A state without non-finite numbers; stops the seeds that had some."""
-        tree, bad = clean_state(tree, self._mask())
-        seeds = self.setting.seeds
-        found = [
-            Stopped(int(i), seeds[i], self.task.name, 0, "state", ()) for i in bad.nonzero()[0]
-        ]
-        self._stop(found)
-        return tree
-
-    def _mask(self) -> np.ndarray:
-        return Carried(stopped=tuple(self.stopped)).is_stopped(len(self.setting.seeds))
-
-    def _stop(self, found: list[Stopped]) -> None:
-        bad = self._mask()
-        self.stopped += [one for one in found if not bad[one.seed_index]]
+def _clean(tree: Any, carried: Carried, task: Task, seeds: tuple[int, ...]) -> tuple[Any, Carried]:
+    """A state without non-finite numbers; stops the seeds that had some."""
+    tree, bad = clean_state(tree, carried.is_stopped(len(seeds)))
+    return tree, carried.stop(
+        [Stopped(int(i), seeds[i], task.name, 0, "state", ()) for i in bad.nonzero()[0]]
+    )
 
 
 def add_missing_heads(
@@ -214,10 +165,7 @@ def add_missing_heads(
     head = np.asarray(identity_head(dimension, jnp.result_type(float)))
     fresh = {m: jnp.asarray(np.repeat(head[None], len(setting.seeds), axis=0)) for m in new}
     heads = dict(sorted({**carried.heads, **fresh}.items()))
-    if carried.state is None:
-        state = method.init(heads)
-    else:
-        state = method.add_modalities(carried.state, heads)
+    state = method.add_modalities(carried.state, heads) if carried.state else method.init(heads)
     return carried._replace(heads=heads, state=state)
 
 
@@ -229,6 +177,7 @@ def initial_opt_state(method: Method, carried: Carried, spec: TaskSpec, programs
     known = dict(jax.tree_util.tree_leaves_with_path(carried.opt_state))
 
     def kept(path: Any, leaf: jax.Array) -> jax.Array:
+        # A modality that is new has no old leaf; ranks and spans may change the shape of others.
         old = known.get(path, leaf)
         return old if (old.shape, old.dtype) == (leaf.shape, leaf.dtype) else leaf
 
@@ -263,10 +212,8 @@ def task_data(task: Task, spec: TaskSpec, seeds: tuple[int, ...], index: int) ->
     pairs = np.asarray(data.pairs)
     features: dict[str, np.ndarray] = {}
     counts: dict[str, np.ndarray] = {}
-    for modality, rows, column in (
-        (spec.general, data.general, 1),
-        (spec.specific, data.specific, 0),
-    ):
+    sides = ((spec.general, data.general, 1), (spec.specific, data.specific, 0))
+    for modality, rows, column in sides:
         times = np.bincount(pairs[:, column], minlength=len(rows))
         if modality in features:
             rows = np.concatenate([features[modality], rows])

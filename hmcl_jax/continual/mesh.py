@@ -6,8 +6,7 @@ k + 2 D, ..., and one all-reduce per feed and gradient makes their sum whole. He
 and features are whole on every device of a group, and each steps its own copy.
 
 Only the training of a task is on the mesh. Between tasks every process holds whole, ordinary
-arrays, so that hooks of methods, scoring and checkpoints are independent of it, and a run may be
-resumed on another mesh.
+arrays, so hooks, scoring and checkpoints do not depend on it, and a run resumes on another mesh.
 """
 
 from collections.abc import Callable
@@ -25,28 +24,14 @@ SEED, DATA = "seed", "data"
 
 
 def check_mesh(config: TrainConfig, seeds: int) -> None:
-    """Refuses a mesh for which there are too few devices, or that cannot share the seeds.
-
-    Args:
-      config: whose `mesh` is meant.
-      seeds: length of the seed axis.
-
-    Raises:
-      ConfigError: with the value and what to do.
-    """
+    """Refuses a mesh with too few devices, or one that cannot share this number of seeds."""
     along_seeds, along_data = mesh_shape(config.mesh)
     needed, devices, processes = along_seeds * along_data, jax.device_count(), jax.process_count()
     if needed > devices:
-        more = ""
-        if jax.default_backend() == "cpu":
-            each = -(-needed // processes)
-            more = (
-                f", or have virtual ones with XLA_FLAGS=--xla_force_host_platform_device_count="
-                f"{each}{' in every process' if processes > 1 else ''}"
-            )
+        virtual = f"--xla_force_host_platform_device_count={-(-needed // processes)}"
         raise ConfigError(
-            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; "
-            f"use a smaller mesh{more}."
+            f"mesh = {config.mesh!r} needs {needed} devices, but there are {devices}; use a "
+            f"smaller mesh, or virtual devices of the CPU: XLA_FLAGS={virtual} in every process."
         )
     if processes > 1 and needed < devices:
         raise ConfigError(
@@ -63,18 +48,11 @@ def check_mesh(config: TrainConfig, seeds: int) -> None:
 
 
 class DeviceMesh:
-    """Where the training of a task happens: on one device, or on a mesh.
-
-    Args:
-      shape: devices along 'seed' and along 'data'.
-
-    Attributes:
-      shape: as given.
-      data_axis: name of the axis along which minibatches are shared, None if they are not.
-    """
+    """The devices that train a task: one, or a mesh of `shape` ('seed', 'data')."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
+        # The axis along which minibatches are shared, if they are.
         self.data_axis = DATA if shape[1] > 1 else None
         self._mesh = None
         if shape != (1, 1):

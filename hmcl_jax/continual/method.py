@@ -21,103 +21,60 @@ Heads = dict[str, jax.Array]
 
 
 class MethodState(NamedTuple):
-    """What a method carries from task to task.
+    """The state that a method carries from task to task."""
 
-    Attributes:
-      shared: the same for all seeds, because frozen features are.
-      own: with a leading seed axis.
-    """
-
-    shared: Any
-    own: Any
+    shared: Any  # the same for all seeds, because frozen features are
+    own: Any  # with a leading seed axis
 
 
 class TrainState(NamedTuple):
-    """What training carries from step to step; every leaf has a leading seed axis on the host.
-
-    Attributes:
-      heads: ``{modality: W}``.
-      opt_state: of the optimizer.
-      method_state: the part of :class:`MethodState` that each seed has for itself.
-      sweep: settings by name that differ per seed; ``{}`` in a plain run.
-    """
+    """The state that training carries from step to step, with a leading seed axis on the host."""
 
     heads: Heads
     opt_state: Any
-    method_state: Any
-    sweep: dict[str, jax.Array]
+    method_state: Any  # MethodState.own
+    sweep: dict[str, jax.Array]  # settings by name that differ per seed; {} in a plain run
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """What is known of a task when its programs are compiled; a key of compiled programs.
+    """The static part of a task. It is a key of compiled programs, so it must hash."""
 
-    Attributes:
-      kind: ``"classification"`` or ``"retrieval"``.
-      general: modality of the prototypes or captions.
-      specific: modality of the samples.
-      is_first: whether it is the first of the stream.
-      K: squared radius of the hyperboloid.
-      tau: temperature of the logits.
-      batch_rows: rows of a minibatch; 0 for what sees sums over minibatches alone.
-      train: settings that all methods share.
-    """
-
-    kind: str
-    general: str
-    specific: str
-    is_first: bool
-    K: float
-    tau: float
-    batch_rows: int
+    kind: str  # "classification" or "retrieval"
+    general: str  # modality of the prototypes or captions
+    specific: str  # modality of the samples
+    is_first: bool  # of the stream
+    K: float  # squared radius of the hyperboloid
+    tau: float  # temperature of the logits
+    batch_rows: int  # rows of a minibatch; 0 for programs that see sums over minibatches alone
     train: TrainConfig
 
 
 class Minibatch(NamedTuple):
-    """A minibatch, as :meth:`Method.extra_loss` sees it.
+    """A minibatch, as :meth:`Method.extra_loss` sees it."""
 
-    Attributes:
-      general: frozen features of the general modality, ``(B, d)``.
-      specific: frozen features of the specific modality, ``(B, d)``.
-      general_points: their images under the current heads.
-      specific_points: likewise.
-      valid: which rows are not padding.
-      heads: all current heads.
-      number: of the minibatch in its epoch.
-    """
-
-    general: jax.Array
+    general: jax.Array  # frozen features, (B, d)
     specific: jax.Array
-    general_points: jax.Array
+    general_points: jax.Array  # their images under the current heads, (B, d)
     specific_points: jax.Array
-    valid: jax.Array
-    heads: Heads
-    number: jax.Array
+    valid: jax.Array  # which rows are not padding
+    heads: Heads  # all current heads
+    number: jax.Array  # of the minibatch in its epoch
 
 
 class TaskData(NamedTuple):
-    """A learned task, as :meth:`Method.end_task` sees it.
-
-    Attributes:
-      spec: of the task.
-      features: frozen features by modality, ``(n, d)`` on the host, perhaps memory mapped. If one
-        modality takes both roles its rows are joined, general first.
-      counts: how often each of these rows occurs in the task's pairs.
-      pairs: rows (specific, general) that belong together, ``(p, 2)``; of the two arrays below.
-      general: frozen features of the general modality.
-      specific: frozen features of the specific modality.
-      seeds: of the run.
-      task_index: of the task in the stream, from 0.
-    """
+    """A learned task, as :meth:`Method.end_task` sees it; arrays may be memory mapped."""
 
     spec: TaskSpec
+    # Frozen features by modality, (n, d), and how often each row occurs in the task's pairs. If one
+    # modality takes both roles its rows are joined, general first.
     features: Mapping[str, np.ndarray]
     counts: Mapping[str, np.ndarray]
-    pairs: np.ndarray
+    pairs: np.ndarray  # rows (specific, general) of the two arrays below, (p, 2)
     general: np.ndarray
     specific: np.ndarray
     seeds: tuple[int, ...]
-    task_index: int
+    task_index: int  # in the stream, from 0
 
 
 Probe = Callable[[Heads, tuple[Heads, ...], MethodState], Heads]
@@ -125,7 +82,6 @@ Probe = Callable[[Heads, tuple[Heads, ...], MethodState], Heads]
 
 def at_current_heads(heads: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
     """The probe of plain training: the gradient is taken at the current heads."""
-    del gradients, state
     return heads
 
 
@@ -142,6 +98,15 @@ def adamw(spec: TaskSpec) -> optax.GradientTransformation:
     return optax.adamw(rate, weight_decay=decay, mask=of_task)
 
 
+def _with_missing(old: Any, fresh: Any) -> Any:
+    """`old`, and what only `fresh` has in dicts, however deep."""
+    if isinstance(old, dict) and isinstance(fresh, dict):
+        return {**fresh, **{k: _with_missing(x, fresh.get(k)) for k, x in old.items()}}
+    if isinstance(old, tuple) and type(old) is type(fresh) and hasattr(old, "_fields"):
+        return type(old)(*map(_with_missing, old, fresh))
+    return old
+
+
 def _about(**options: Any) -> Any:
     """A field that is no setting of the method; methods that differ only here are equal."""
     return dataclasses.field(compare=False, kw_only=True, metadata={"setting": False}, **options)
@@ -155,17 +120,6 @@ class Method:
     refuse bad values; :func:`hmcl_jax.continual.make_method` calls it. It is not done in
     ``__post_init__`` because in a sweep some settings are arrays, one number per seed.
 
-    Attributes:
-      name: for tables and folders.
-      train: shared settings that are others for this method, as in a config file.
-      code: SHA-256 of the user's file with the method; a run of other code is another run.
-      sweepable: settings that may differ along the seed axis of a sweep, the most important first.
-      extra_loss: an addition to the loss of every minibatch, if there is one,
-        ``(state, minibatch, spec) -> scalar``.
-      per_minibatch: whether probes and `combine` are applied to every minibatch and the results
-        summed; by default the sums over all minibatches are combined.
-      trains_on: tasks that a step goes over: the ``"current"`` one, all ``"seen"`` or ``"all"``.
-
     Example:
       >>> import dataclasses
       >>> from hmcl_jax.continual import Method
@@ -178,13 +132,17 @@ class Method:
       {'share': 0.5}
     """
 
-    name: str = _about(default="")
-    train: Mapping[str, Any] = _about(default_factory=dict)
-    code: str = _about(default="")
+    name: str = _about(default="")  # for tables and folders
+    train: Mapping[str, Any] = _about(default_factory=dict)  # overrides of the shared settings
+    code: str = _about(default="")  # SHA-256 of a user's file; a run of other code is another run
 
+    # Settings that may differ along the seed axis of a sweep, the most important first.
     sweepable: ClassVar[tuple[str, ...]] = ()
+    # An addition to the loss of every minibatch, (state, minibatch, spec) -> scalar.
     extra_loss: ClassVar[Callable[..., jax.Array] | None] = None
+    # Apply probes and `combine` to every minibatch and sum the results, instead of combining sums.
     per_minibatch: ClassVar[bool] = False
+    # Tasks that a step goes over: the "current" one, all "seen" or "all".
     trains_on: ClassVar[str] = "current"
 
     def check(self) -> None:
@@ -192,8 +150,8 @@ class Method:
 
     def settings(self) -> dict[str, Any]:
         """The settings by name."""
-        own = [field.name for field in dataclasses.fields(self) if field.metadata.get("setting", 1)]
-        return {name: getattr(self, name) for name in own}
+        fields = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in fields if f.metadata.get("setting", True)}
 
     def described(self) -> dict[str, Any]:
         """The method as plain data, for results and to recognise a run."""
@@ -206,13 +164,11 @@ class Method:
 
     def init(self, heads: Heads) -> MethodState:
         """The state before the first task."""
-        del heads
         return MethodState((), ())
 
     def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        """The state for heads among which new modalities have appeared."""
-        del heads
-        return state
+        """The state once new modalities have heads; by default dicts gain the entries of `init`."""
+        return _with_missing(state, self.init(heads))
 
     def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
         """The optimizer of a task."""
@@ -220,7 +176,6 @@ class Method:
 
     def begin_task(self, opt_state: Any, state: MethodState, heads: Heads, spec: TaskSpec) -> Any:
         """The optimizer state at the start of a task, from a fresh or a carried one."""
-        del state, heads, spec
         return opt_state
 
     def probes(self, spec: TaskSpec) -> tuple[Probe, ...]:
@@ -229,7 +184,6 @@ class Method:
         Each is a function of the heads, the gradients of the probes before it (sums over
         minibatches) and the state.
         """
-        del spec
         return (at_current_heads,)
 
     def combine(
@@ -241,27 +195,20 @@ class Method:
         spec: TaskSpec,
     ) -> Heads:
         """The gradient for the optimizer, from those of all probes, sums over minibatches."""
-        del heads, state, num_minibatches, spec
         return gradients[0]
 
     def step_metrics(
         self, gradient: Heads, before: TrainState, after: TrainState, spec: TaskSpec
     ) -> dict[str, jax.Array]:
         """Scalars about a step; a run keeps those of the last step of every epoch."""
-        del gradient, before, after, spec
         return {}
 
     def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
         """The state after a task."""
-        del heads, data
         return state
 
     def task_metrics(
         self, state: MethodState, opt_state: Any, steps: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
-        """Figures about the last task, ``(seeds,)`` or ``(seeds, epochs)``.
-
-        From the states after it and the step metrics, each ``(seeds, epochs)``.
-        """
-        del state, opt_state, steps
+        """Figures about the last task, ``(seeds,)`` or ``(seeds, epochs)``; `steps` are curves."""
         return {}

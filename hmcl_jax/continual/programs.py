@@ -37,18 +37,12 @@ def apply_sweep(method: Method, sweep: Mapping[str, Any]) -> Method:
 
 
 class Programs:
-    """Compiled programs, shared by the methods of a run.
-
-    Args:
-      config: whose seed axis and mesh are meant; nothing else of it.
-
-    Attributes:
-      mesh: the devices.
-    """
+    """Compiled programs, shared by the methods of a run; `config` gives seed axis and mesh."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.seed_axis = config.seed_axis
         if self.seed_axis == "auto":
+            # A CPU does not spread a batch of small products over its cores, and is slowed by it.
             self.seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
         self.mesh = DeviceMesh(mesh_shape(config.mesh))
         self._compiled: dict[Any, Any] = {}
@@ -79,55 +73,41 @@ class Programs:
 
     def accumulate(self, method: Method, spec: TaskSpec) -> Callable[..., Total]:
         """``(state, shared, point, total, feed) -> total``: adds the gradient of a feed."""
+        names: dict[str, str] | None = None
+        known: Method | None = method
         if method.extra_loss is None and not method.per_minibatch:
-            return self._accumulate_objective(spec)
+            # The same objective for all such methods and modalities, so they share a program: its
+            # key has no method, other names, and defaults for settings that it does not depend on.
+            names = {spec.general: "general", spec.specific: "specific"}
+            given, general, specific = spec.train, names[spec.general], names[spec.specific]
+            train = TrainConfig(kappa=given.kappa, entailment_weight=given.entailment_weight)
+            spec = dataclasses.replace(
+                spec, general=general, specific=specific, is_first=False, train=train
+            )
+            known = None
         axis = self.mesh.data_axis
 
         def one(of_seed: Any, fed: Any, of_all: Any) -> Total:
             (state, point, total), (shared, feed) = of_seed, of_all
             own = MethodState(shared, state.method_state)
-            swept = apply_sweep(method, state.sweep)
-            objective = Objective.of(swept, spec, own, feed._replace(per_seed=fed), axis)
+            swept = apply_sweep(known, state.sweep) if known else None
+            objective = Objective(swept, spec, own, feed._replace(per_seed=fed), axis)
             return one_seed.accumulate(objective, point, total, feed.count, axis)
 
-        run = self._program("accumulate", method, spec, one)
+        run = self._program("accumulate", known, spec, one)
 
         def accumulate(
             state: TrainState, shared: Any, point: Heads, total: Total, feed: Feed
         ) -> Total:
-            own = state._replace(heads={}, opt_state=())
-            return run((own, point, total), feed.per_seed, (shared, feed._replace(per_seed=())))
-
-        return accumulate
-
-    def _accumulate_objective(self, spec: TaskSpec) -> Callable[..., Total]:
-        names = {"general": spec.general, "specific": spec.specific}
-        if spec.general == spec.specific:
-            names = {"general": spec.general}
-        # The defaults of what the objective does not depend on.
-        train = TrainConfig(kappa=spec.train.kappa, entailment_weight=spec.train.entailment_weight)
-        plain = dataclasses.replace(
-            spec, general="general", specific=list(names)[-1], is_first=False, train=train
-        )
-        axis = self.mesh.data_axis
-
-        def one(of_seed: Any, fed: Any, feed: Feed) -> Total:
-            state = MethodState((), ())
-            objective = Objective.of(None, plain, state, feed._replace(per_seed=fed), axis)
-            point, total = of_seed
-            return one_seed.accumulate(objective, point, total, feed.count, axis)
-
-        run = self._program("accumulate", None, plain, one)
-
-        def accumulate(
-            state: TrainState, shared: Any, point: Heads, total: Total, feed: Feed
-        ) -> Total:
-            del state, shared
-            chosen = ({side: tree[m] for side, m in names.items()} for tree in (point, total[0]))
-            point, gradient = chosen
-            of_seeds = (point, Total(gradient, total.loss))
-            found = run(of_seeds, feed.per_seed, feed._replace(per_seed=()))
-            gradient = {m: found.gradient[side] for side, m in names.items()}
+            own, of_all = state._replace(heads={}, opt_state=()), feed._replace(per_seed=())
+            if names is None:
+                return run((own, point, total), feed.per_seed, (shared, of_all))
+            point, gradient = (
+                {name: tree[m] for m, name in names.items()} for tree in (point, total.gradient)
+            )
+            of_seeds = (TrainState({}, (), (), {}), point, Total(gradient, total.loss))
+            found = run(of_seeds, feed.per_seed, ((), of_all))
+            gradient = {m: found.gradient[name] for m, name in names.items()}
             return Total({**total.gradient, **gradient}, found.loss)
 
         return accumulate
@@ -142,8 +122,8 @@ class Programs:
             gradient = gradients[0]
             if not method.per_minibatch:
                 own = MethodState(shared, state.method_state)
-                of_step = (gradients, state.heads, own, num_minibatches, spec)
-                gradient = one_seed.combine(swept, *of_step)
+                gradient = swept.combine(gradients, state.heads, own, num_minibatches, spec)
+                one_seed.check_combined(swept, gradient, state.heads)
             after, metrics = one_seed.step(swept, spec, state, gradient)
             return after.heads, _changed(after.opt_state, state.opt_state), metrics
 
@@ -165,7 +145,7 @@ class Programs:
             (state, loss), (shared, feed) = of_seed, of_all
             own = MethodState(shared, state.method_state)
             swept = apply_sweep(method, state.sweep)
-            objective = Objective.of(swept, spec, own, feed._replace(per_seed=fed), None)
+            objective = Objective(swept, spec, own, feed._replace(per_seed=fed), None)
             after, loss, metrics = one_seed.step_each(objective, state, loss, feed.count)
             return after.heads, after.opt_state, loss, metrics
 

@@ -1,4 +1,4 @@
-r"""C-FLAT around AdamW, with Co2L's distillation.
+r"""C-FLAT (Bian et al. 2024) around AdamW, with the distillation of Co2L (Cha et al. 2021).
 
 From the second task on a step takes four gradients of the objective, at :math:`\theta`, at
 :math:`\theta + e_0`, :math:`\theta + e_1` and :math:`\theta + e_1 + e_2` with
@@ -13,11 +13,10 @@ had been shuffled into the task), general and specific ones as two views, cosine
 stay as they were at the end of the task before, :math:`-\sum_{j \ne i} p^*_{ij} \log p_{ij}` with
 temperatures kappa (now) and kappa* (then).
 
-Co2L also contrasts with the memory: samples of the task are its anchors, stored ones further
-negatives. Here stored pairs take part in the distillation alone. All methods of this package train
-the same objective, the paper's, in which a pair contrasts with pairs of its own task; with other
-negatives the losses, and so the methods, could no longer be compared. The paper's C-FLAT, too, is
-"Co2L contrastive distillation" under "the same hyperbolic objective".
+Co2L also contrasts with the memory. Here stored pairs take part in the distillation alone: all
+methods of this package train the paper's objective, in which a pair contrasts with pairs of its own
+task; with other negatives their losses could not be compared. The paper's C-FLAT, too, is "Co2L
+contrastive distillation" under "the same hyperbolic objective".
 """
 
 import dataclasses
@@ -26,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from hmcl_jax._checks import PRECISION
 from hmcl_jax.continual.config import at_least, not_negative, one_of, positive
 from hmcl_jax.continual.method import (
     Heads,
@@ -43,28 +43,16 @@ from hmcl_jax.head import apply_head
 
 @dataclasses.dataclass(frozen=True)
 class Cflat(Method):
-    """C-FLAT.
+    """C-FLAT; the paper gives rho, lambda, power and memory (apdx:reproducibility_notes)."""
 
-    Attributes:
-      rho: length of the perturbations (paper: 0.2).
-      coefficient: lambda, weight of the flatness of the gradient (paper: 0.2).
-      power: weight of the distillation (paper: 1.0).
-      temperature: kappa, of the similarities now.
-      past_temperature: kappa*, of those at the end of the task before.
-      memory: pairs kept in all, which take part in the distillation (paper: 512); with 0 it is over
-        the minibatch alone.
-      beside: pairs of the memory that stand beside each minibatch.
-      perturb: one perturbation per optimizer ``"step"``, or one per ``"minibatch"``.
-    """
-
-    rho: float = 0.2
-    coefficient: float = 0.2
-    power: float = 1.0
-    temperature: float = 0.2
-    past_temperature: float = 0.01
-    memory: int = 512
-    beside: int = 64
-    perturb: str = "step"
+    rho: float = 0.2  # length of the perturbations
+    coefficient: float = 0.2  # lambda, weight of the flatness of the gradient
+    power: float = 1.0  # weight of the distillation
+    temperature: float = 0.2  # kappa, of the similarities now; Co2L's default
+    past_temperature: float = 0.01  # kappa*, of those at the end of the task before
+    memory: int = 512  # pairs in all, which take part in the distillation; 0 for none
+    beside: int = 64  # pairs of the memory that join each minibatch
+    perturb: str = "step"  # one perturbation per optimizer step, or one per "minibatch"
 
     sweepable = ("power", "rho", "coefficient")
 
@@ -88,10 +76,6 @@ class Cflat(Method):
             own["memory"] = empty_memory(self.memory, heads)
         return MethodState((), own)
 
-    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        new = {m: jnp.copy(W) for m, W in heads.items()}
-        return state._replace(own={**state.own, "teacher": {**new, **state.own["teacher"]}})
-
     def extra_loss(self, state: MethodState, minibatch: Minibatch, spec: TaskSpec) -> jax.Array:
         if spec.is_first:
             return jnp.zeros((), minibatch.general_points.dtype)
@@ -113,6 +97,7 @@ class Cflat(Method):
         wanted = _log_similarities(jnp.concatenate(past), valid, self.past_temperature)
         found = _log_similarities(jnp.concatenate(now), valid, self.temperature)
         seen = valid[:, None] & valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
+        # log_softmax, because the logarithm of a softmax at temperature 0.01 underflows.
         target = jax.lax.stop_gradient(jnp.where(seen, jnp.exp(wanted), 0))
         losses = -jnp.sum(target * jnp.where(seen, found, 0), axis=1)
         count = jnp.maximum(jnp.sum(valid), 1).astype(losses.dtype)
@@ -125,7 +110,6 @@ class Cflat(Method):
 
     def _perturbed(self, heads: Heads, gradients: tuple[Heads, ...], state: MethodState) -> Heads:
         """The heads plus e_0, then plus e_1, then plus e_1 + e_2."""
-        del state
         if len(gradients) == 1:
             return jax.tree.map(jnp.add, heads, _scaled(gradients[0], self.rho))
         e1 = _scaled(jax.tree.map(jnp.subtract, gradients[1], gradients[0]), self.rho)
@@ -142,8 +126,9 @@ class Cflat(Method):
         num_minibatches: jax.Array,
         spec: TaskSpec,
     ) -> Heads:
-        if len(gradients) == 1:
+        if len(gradients) == 1:  # plain AdamW on the first task, as in the original
             return gradients[0]
+        # From g1, not g0: the gradient at the perturbed point is that of the flat objective.
         _, g1, g2, g3 = gradients
         return jax.tree.map(lambda a, b, c: a + self.coefficient * (c - b), g1, g2, g3)
 
@@ -166,7 +151,7 @@ def _log_similarities(points: jax.Array, valid: jax.Array, temperature: float) -
     tiny = jnp.finfo(points.dtype).tiny ** 0.5
     safe = jnp.where(square > tiny, square, 1)
     unit = jnp.where(square > tiny, points * jax.lax.rsqrt(safe), 0)
-    cosines = jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST) / temperature
+    cosines = jnp.matmul(unit, unit.T, precision=PRECISION) / temperature
     seen = valid[None, :] & ~jnp.eye(valid.shape[0], dtype=bool)
     masked = jnp.where(seen, cosines, jnp.finfo(points.dtype).min / 4)
     return jax.nn.log_softmax(masked, axis=1)

@@ -1,4 +1,4 @@
-r"""Dark experience replay (DER++): old pairs are replayed and kept where they were.
+r"""Dark experience replay (Buzzega et al. 2020, DER++): old pairs are replayed and held.
 
 Every minibatch's loss gains
 :math:`\alpha\, \mathrm{mean} (y - y^*)^2 + \beta\, \mathrm{mean}\, \ell` over the memory, with
@@ -25,18 +25,10 @@ from hmcl_jax.continual.methods.replay_memory import Replay, memory_losses, memo
 
 @dataclasses.dataclass(frozen=True)
 class Derpp(Replay):
-    """DER++.
+    """DER++."""
 
-    Attributes:
-      alpha: weight of staying where the points were, on the original's scale: of a mean over the
-        components too.
-      beta: weight of the replayed loss.
-      memory: pairs kept in all, as many of every task.
-    """
-
-    alpha: float = 0.5
-    beta: float = 0.5
-    memory: int = 512
+    alpha: float = 0.5  # weight of staying, on the original's scale: of a mean over components too
+    beta: float = 0.5  # weight of the replayed loss
 
     sweepable = ("alpha", "beta")
 
@@ -59,9 +51,8 @@ class Derpp(Replay):
             general, specific = memory_points(memory, heads, spec.K)
             held = (memory.task >= 0).astype(general.dtype)
             count = jnp.maximum(jnp.sum(held), 1)
-            moved = (general - memory.general_points) ** 2 + (
-                specific - memory.specific_points
-            ) ** 2
+            moved = (general - memory.general_points) ** 2
+            moved += (specific - memory.specific_points) ** 2
             stay = jnp.sum(held * jnp.mean(moved, axis=1)) / (2 * count)
             again = jnp.sum(memory_losses(general, specific, memory, spec)) / count
             return self.alpha * stay + self.beta * again

@@ -1,4 +1,4 @@
-r"""Dual-sided null-space projection of the raw gradient (DNS).
+r"""Dual-sided null-space projection of the raw gradient (Liu et al. 2025, DNS).
 
 Per modality m two second moments are kept: :math:`C_m` of its frozen features and :math:`D_m` of
 its partners' outputs. With projectors :math:`P_m` on the leading directions of C and :math:`Q_m` on
@@ -10,9 +10,8 @@ then the identity, and the projection one-sided, G (I - P). ``left_tolerance = 0
 above 0 it is relative to the largest singular value.
 
 The original divides all moments by the number of pairs of all modalities together, so that a
-modality that appears late is hardly protected. Here each is divided by the pairs of its own
-modality; ``count = "all"`` reproduces the original. The two agree if every task has the same
-modalities.
+modality that appears late is hardly protected; ``count = "all"`` reproduces this. Here each is
+divided by the pairs of its own modality, which is the same if every task has the same modalities.
 
 Entries of the projected gradient that are below the rounding of the projection are set to 0: AdamW
 would make whole steps of them.
@@ -26,25 +25,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from hmcl_jax import lorentz
+from hmcl_jax._checks import PRECISION
 from hmcl_jax.continual.config import fraction, not_negative, one_of
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class Dns(Method):
-    """DNS.
+    """DNS."""
 
-    Attributes:
-      lambda_min: singular values of C above it are protected.
-      include_time: whether features are lifted, time first; else the time column is left free.
-      left_tolerance: singular values of D above this share of the largest are protected.
-      count: moments are means over the pairs with the ``"modality"``, or over ``"all"`` pairs.
-    """
-
-    lambda_min: float = 0.1
-    include_time: bool = True
-    left_tolerance: float = 0.0
-    count: str = "modality"
+    lambda_min: float = 0.1  # singular values of C above it are protected; the original's default
+    include_time: bool = True  # whether features are lifted; else the time column is left free
+    left_tolerance: float = 0.0  # protected: singular values of D above this share of the largest
+    count: str = "modality"  # moments are means over its pairs, or over "all" pairs
 
     sweepable = ("lambda_min",)
 
@@ -54,35 +47,18 @@ class Dns(Method):
         one_of("count", self.count, ("modality", "all"))
 
     def init(self, heads: Heads) -> MethodState:
-        def square(W: jax.Array, side: int) -> jax.Array:
-            return jnp.zeros((side, side), W.dtype)
+        def zeros(*shape: int) -> Heads:
+            return {m: jnp.zeros(shape, W.dtype) for m, W in heads.items()}
 
-        def squares(W: jax.Array) -> jax.Array:
-            return jnp.zeros((W.shape[0], W.shape[1], W.shape[1]), W.dtype)
-
+        seeds, dim, columns = next(iter(heads.values())).shape
         shared = {
-            "inputs": {m: square(W, W.shape[2]) for m, W in heads.items()},
-            "directions": {m: square(W, W.shape[2]) for m, W in heads.items()},
-            "values": {m: jnp.zeros(W.shape[2], W.dtype) for m, W in heads.items()},
+            "inputs": zeros(columns, columns),
+            "directions": zeros(columns, columns),
+            "values": zeros(columns),
             "samples": {m: jnp.zeros((), jnp.int32) for m in heads},
         }
-        own = {
-            "outputs": {m: squares(W) for m, W in heads.items()},
-            "left": {m: squares(W) for m, W in heads.items()},
-        }
+        own = {"outputs": zeros(seeds, dim, dim), "left": zeros(seeds, dim, dim)}
         return MethodState(shared, own)
-
-    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        fresh = self.init(heads)
-
-        def merged(new: dict, old: dict) -> dict:
-            return {
-                key: {**new[key], **value} if isinstance(value, dict) else value
-                for key, value in old.items()
-            }
-
-        shared, own = merged(fresh.shared, state.shared), merged(fresh.own, state.own)
-        return state._replace(shared=shared, own=own)
 
     def combine(
         self,
@@ -92,7 +68,7 @@ class Dns(Method):
         num_minibatches: jax.Array,
         spec: TaskSpec,
     ) -> Heads:
-        product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        product = functools.partial(jnp.matmul, precision=PRECISION)
         least, found = self.lambda_min, {}
         for m, G in gradients[0].items():
             kept = state.shared["values"][m] > least
@@ -111,9 +87,8 @@ class Dns(Method):
         spec, shared, own = data.spec, state.shared, state.own
         before = {m: int(n) for m, n in shared["samples"].items()}
         if self.count == "all":
-            total_before = max(before.values())
-            before = dict.fromkeys(before, total_before)
-            now = dict.fromkeys(before, total_before + len(data.pairs))
+            before = dict.fromkeys(before, max(before.values()))
+            now = {m: n + len(data.pairs) for m, n in before.items()}
         else:
             now = {m: n + int(np.sum(data.counts.get(m, 0))) for m, n in before.items()}
         added = {}
@@ -128,13 +103,13 @@ class Dns(Method):
                 total = total + _moment(padded, weights, spec.K, self.include_time)
             added[modality] = total
         partners = {spec.general: spec.specific, spec.specific: spec.general}
-        inputs = dict(shared["inputs"])
-        outputs = dict(own["outputs"])
+        inputs, outputs = dict(shared["inputs"]), dict(own["outputs"])
         for modality, partner in partners.items():
             keep, count = before[modality] / now[modality], now[modality]
             inputs[modality] = keep * inputs[modality] + added[modality] / count
-            moment = added[partner] / count
-            outputs[modality] = keep * outputs[modality] + _through(heads[partner], moment)
+            # The partner's outputs, W C W^T, need no pass over its features.
+            moment = _through(heads[partner], added[partner] / count)
+            outputs[modality] = keep * outputs[modality] + moment
         spectra = {m: _spectrum(C) for m, C in inputs.items()}
         return state._replace(
             shared={
@@ -155,14 +130,13 @@ def _moment(rows: jax.Array, weights: jax.Array, K: float, include_time: bool) -
     lifted = lorentz.lift(rows, K)
     if not include_time:
         lifted = lifted.at[:, 0].set(0)
-    return jnp.matmul((lifted * weights[:, None]).T, lifted, precision=jax.lax.Precision.HIGHEST)
+    return jnp.matmul((lifted * weights[:, None]).T, lifted, precision=PRECISION)
 
 
 @jax.jit
 def _through(W: jax.Array, moment: jax.Array) -> jax.Array:
     """Second moments of outputs, W C W^T, for all seeds."""
-    highest = jax.lax.Precision.HIGHEST
-    return jnp.einsum("sij,jk,slk->sil", W, moment, W, precision=highest)
+    return jnp.einsum("sij,jk,slk->sil", W, moment, W, precision=PRECISION)
 
 
 @jax.jit
@@ -177,6 +151,6 @@ def _left(D: jax.Array, tolerance: float) -> jax.Array:
             return jnp.where(jnp.any(D != 0), jnp.eye(D.shape[0], dtype=D.dtype), 0)
         values, vectors = _spectrum(D)
         kept = vectors * (values > jnp.maximum(tolerance * values[-1], 0))[None, :].astype(D.dtype)
-        return jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
+        return jnp.matmul(kept, kept.T, precision=PRECISION)
 
     return jax.lax.map(one, D)

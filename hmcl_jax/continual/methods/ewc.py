@@ -1,4 +1,4 @@
-r"""Elastic weight consolidation: old parameters are held where the old loss was sensitive.
+r"""Elastic weight consolidation (Kirkpatrick et al. 2017): a penalty where the loss was sensitive.
 
 At the end of task s a memory :math:`M_s` of its pairs gives a diagonal Fisher :math:`F_s`; later
 minibatches add :math:`\lambda \sum_s \sum_i F_{s,i} (\theta_i - \theta^*_{s,i})^2` to their loss.
@@ -10,16 +10,11 @@ is, because no gradient of the loss would stand against the penalty's.
 
 How strong the penalty is depends on the estimate of F far more than on :math:`\lambda`. On the
 embedded stream with :math:`\lambda = 10^{-4}` the penalty's gradient at the end of a task, as a
-share of the loss's (``experiments/configs/ewc_fishers.toml`` prints it), grows from the second task
-to the last
-
-- with sums over pairs from 5e-3 to 6e-2 (``"batch"``), 1e-4 to 3e-3 (``"minibatch"``), 2e-3 to 4e-2
-  (``"sample"``);
-- with means it stays below 5e-7, 1e-6 and 2e-4, and at most 2e-5 if divided by its largest entry:
-  that is plain fine-tuning.
-
-The paper's EWC is not plain fine-tuning, and its pair of coefficient and memory is that of the
-square of one batch's gradient; so the default is ``"batch"`` with ``"sum"``.
+share of the loss's (``experiments/configs/ewc_fishers.toml`` prints it), reaches 6e-2
+(``"batch"``), 3e-3 (``"minibatch"``) and 4e-2 (``"sample"``) with sums over pairs; with means, also
+if divided by their largest entry, at most 2e-4, which is plain fine-tuning. The paper's EWC is not
+plain fine-tuning, and its pair of coefficient and memory is that of the square of one batch's
+gradient; so the default is ``"batch"`` with ``"sum"``.
 """
 
 import dataclasses
@@ -30,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.typing import ArrayLike
 
 from hmcl_jax import objective
@@ -44,27 +40,19 @@ MINIBATCH = 64
 
 @dataclasses.dataclass(frozen=True)
 class Ewc(Method):
-    """EWC.
+    """EWC; the paper gives coefficient and memory (apdx:reproducibility_notes)."""
 
-    Attributes:
-      coefficient: lambda of the penalty (paper: 1e-4).
-      memory: pairs per task that the Fisher is estimated on (paper: 512).
-      fisher: square of the memory's gradient as one ``"batch"``, mean of the squares over
-        ``"minibatch"``es of 64, or over every ``"sample"`` among the negatives of the memory.
-      reduction: of the loss whose gradient is squared, ``"mean"`` or ``"sum"`` over its pairs.
-      normalize: ``"none"``, or ``"max"`` to divide each Fisher by its largest entry.
-      mode: ``"separate"`` Fishers of all tasks, or ``"online"``, one that decays, anchored at the
-        last task's parameters.
-      decay: of the online Fisher.
-    """
-
-    coefficient: float = 1e-4
-    memory: int = 512
+    coefficient: float = 1e-4  # lambda of the penalty
+    memory: int = 512  # pairs per task that the Fisher is estimated on
+    # Square of the memory's gradient as one "batch", mean of the squares over "minibatch"es of 64,
+    # or over every "sample" among the negatives of the memory.
     fisher: str = "batch"
-    reduction: str = "sum"
-    normalize: str = "none"
+    reduction: str = "sum"  # of the loss whose gradient is squared, or "mean", over its pairs
+    normalize: str = "none"  # or "max" to divide each Fisher by its largest entry
+    # "separate" Fishers of all tasks, or "online": one that decays, anchored at the last task's
+    # parameters.
     mode: str = "separate"
-    decay: float = 1.0
+    decay: float = 1.0  # of the online Fisher
 
     sweepable = ("coefficient",)
 
@@ -86,14 +74,6 @@ class Ewc(Method):
         }
         return MethodState((), own)
 
-    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        fresh = self.init(heads).own
-        own = {
-            key: {**fresh[key], **value} if isinstance(value, dict) else value
-            for key, value in state.own.items()
-        }
-        return state._replace(own=own)
-
     def combine(
         self,
         gradients: tuple[Heads, ...],
@@ -111,9 +91,8 @@ class Ewc(Method):
         }
 
     def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
-        size = self.memory
-        count = min(size, len(data.pairs))
-        chosen = np.zeros((len(data.seeds), size), np.int64)
+        count = min(self.memory, len(data.pairs))
+        chosen = np.zeros((len(data.seeds), self.memory), np.int64)
         for row, seed in enumerate(data.seeds):
             rng = np.random.default_rng([seed, data.task_index, SALT])
             chosen[row, :count] = rng.permutation(len(data.pairs))[:count]
@@ -153,6 +132,8 @@ def _consolidate(
     method: Ewc,
     spec: TaskSpec,
 ) -> Any:
+    """The state of all seeds after a task; `count` pairs of the memory are not padding."""
+
     def one(parts: Any) -> Any:
         own, heads, (general, specific), coefficient = parts
         fisher, gradient = _fisher(heads, general, specific, count, method, spec)
@@ -161,19 +142,16 @@ def _consolidate(
             total = jax.tree.map(lambda F, new: method.decay * F + new, own["fisher"], fisher)
             pull = jax.tree.map(jnp.zeros_like, heads)
         else:
+            # pull = sum F_s (theta*_s - theta*), for the new theta*; see the top of the file.
             total = jax.tree.map(jnp.add, own["fisher"], fisher)
             pull = jax.tree.map(
                 lambda old, F, way: old - F * way, own["pull"], own["fisher"], moved
             )
-        size = _norm(penalty_gradient(coefficient, own, heads))
-        ratio = size / jnp.maximum(_norm(gradient), jnp.finfo(size.dtype).tiny)
+        size = optax.tree.norm(penalty_gradient(coefficient, own, heads))
+        ratio = size / jnp.maximum(optax.tree.norm(gradient), jnp.finfo(size.dtype).tiny)
         return {"fisher": total, "pull": pull, "anchor": heads, "ratio": ratio}
 
     return jax.lax.map(one, (own, heads, memory, coefficient))
-
-
-def _norm(tree: Any) -> jax.Array:
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
 
 
 def _fisher(
@@ -202,17 +180,19 @@ def _fisher(
     def total(heads: Heads, *batch: jax.Array) -> jax.Array:
         return jnp.sum(terms(heads, *batch))
 
+    # (mean grad)^2, not mean(grad^2): the estimates differ by far more than a factor, and the
+    # literature mixes them up.
     summed = jax.grad(total)(heads, general, specific, valid)
     mean = jax.tree.map(lambda g: g / count.astype(g.dtype), summed)
     sums = method.reduction == "sum"
+    zero = jax.tree.map(jnp.zeros_like, heads)
     if method.fisher == "batch":
         fisher = jax.tree.map(jnp.square, summed if sums else mean)
     elif method.fisher == "minibatch":
         parts = -(-size // MINIBATCH)
-        padded = parts * MINIBATCH - size
 
         def split(x: jax.Array) -> jax.Array:
-            x = jnp.pad(x, ((0, padded), *((0, 0) for _ in x.shape[1:])))
+            x = jnp.pad(x, ((0, parts * MINIBATCH - size), *((0, 0) for _ in x.shape[1:])))
             return x.reshape(parts, MINIBATCH, *x.shape[1:])
 
         def add(carry: Any, batch: Any) -> Any:
@@ -221,9 +201,7 @@ def _fisher(
             scale = 1.0 if sums else 1 / found
             return jax.tree.map(lambda c, g: c + jnp.square(g * scale), carry, gradient), None
 
-        zero = jax.tree.map(jnp.zeros_like, heads)
-        batches = (split(general), split(specific), split(valid))
-        fisher, _ = jax.lax.scan(add, zero, batches)
+        fisher, _ = jax.lax.scan(add, zero, (split(general), split(specific), split(valid)))
         used = -(-count // MINIBATCH)
         fisher = jax.tree.map(lambda F: F / used.astype(F.dtype), fisher)
     else:
@@ -234,7 +212,6 @@ def _fisher(
             (gradient,) = pull_back(weight)
             return jax.tree.map(lambda c, g: c + g**2, carry, gradient), None
 
-        zero = jax.tree.map(jnp.zeros_like, heads)
         fisher, _ = jax.lax.scan(add_sample, zero, jnp.arange(size, dtype=jnp.int32))
         if not sums:
             fisher = jax.tree.map(lambda F: F / count.astype(F.dtype), fisher)

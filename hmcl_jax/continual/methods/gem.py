@@ -1,5 +1,6 @@
-r"""Gradient episodic memory: no step may raise the loss on the memory of an old task.
+r"""Gradient episodic memory (Lopez-Paz and Ranzato 2017, GEM).
 
+No step may raise the loss on the memory of an old task, to first order.
 With the gradient :math:`g` of an epoch and the memory gradients :math:`M`, one row per old task, if
 any :math:`\langle g, M_s \rangle < 0` the gradient becomes :math:`g + M^\top v` with
 
@@ -10,8 +11,8 @@ Memory gradients are summed like the epoch's: as often as there are minibatches.
 a pair's share of it is one outer product, so M M^T, M g and M^T v follow from the pairs' features
 and from the gradients at their points.
 
-A-GEM keeps to the mean over all old tasks instead: if :math:`\langle g, m \rangle < 0`, the part of
-g along m is taken away.
+A-GEM (Chaudhry et al. 2019) keeps to the mean over all old tasks instead: if
+:math:`\langle g, m \rangle < 0`, the part of g along m is taken away.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hmcl_jax import lorentz
+from hmcl_jax._checks import PRECISION
 from hmcl_jax.continual.config import at_least, not_negative, positive
 from hmcl_jax.continual.method import Heads, MethodState, TaskSpec
 from hmcl_jax.continual.methods.replay_memory import (
@@ -39,16 +41,10 @@ SIZES = (64, 256)  # numbers of old tasks with a program of their own
 
 @dataclasses.dataclass(frozen=True)
 class Gem(Replay):
-    """GEM.
+    """GEM; the paper gives margin and memory, eps is the original's."""
 
-    Attributes:
-      memory: pairs kept in all, as many of every task (paper: 512).
-      margin: least weight gamma of every old task's gradient, once one is violated (paper: 0.5).
-      eps: ridge of the dual problem.
-    """
-
-    margin: float = 0.5
-    eps: float = 1e-3
+    margin: float = 0.5  # gamma: least weight of every old task's gradient, once one is violated
+    eps: float = 1e-3  # ridge of the dual problem
 
     sweepable = ("margin", "eps")
 
@@ -68,7 +64,6 @@ class Gem(Replay):
         g, memory = gradients[0], state.own["memory"]
         at_points, lifted, of_head, task = _pair_gradients(memory, heads, spec)
         at_points = at_points * num_minibatches.astype(at_points.dtype)
-        margin, eps = self.margin, self.eps
         # In float64, whatever the dtype of the heads: rows may be nearly dependent, have norms
         # beside which the ridge is below float32's rounding, or cancel in M^T v.
         with jax.enable_x64(True):
@@ -77,7 +72,7 @@ class Gem(Replay):
 
             def solve(rows: int) -> jax.Array:
                 of_task = task[None, :] == jnp.arange(rows, dtype=jnp.int32)[:, None]
-                return _weights_of_pairs(gram, along, of_task, margin, eps)
+                return _weights_of_pairs(gram, along, of_task, self.margin, self.eps)
 
             # The number of tasks should not be a shape, and a solve among all slots costs too much
             # for few tasks: there is one program for few, one for many, one for as many as slots.
@@ -131,13 +126,9 @@ def _pair_gradients(
 
     at_points = jax.grad(total)(memory_points(memory, heads, spec.K))
     lifted = [lorentz.lift(x, spec.K) for x in (memory.general, memory.specific)]
-    of_head = jnp.concatenate([memory.general_head, memory.specific_head])
-    return (
-        jnp.concatenate(at_points),
-        jnp.concatenate(lifted),
-        of_head,
-        jnp.concatenate([memory.task, memory.task]),
-    )
+    of_head = [memory.general_head, memory.specific_head]
+    task = jnp.tile(memory.task, 2)
+    return jnp.concatenate(at_points), jnp.concatenate(lifted), jnp.concatenate(of_head), task
 
 
 def _weighted(
@@ -148,7 +139,7 @@ def _weighted(
         name: jnp.matmul(
             (at_points * (weights * (of_head == head_number(name)))[:, None]).T,
             lifted,
-            precision=jax.lax.Precision.HIGHEST,
+            precision=PRECISION,
         )
         for name in heads
     }
@@ -162,7 +153,7 @@ def _products(
     at_points: jax.Array, lifted: jax.Array, of_head: jax.Array, g: Heads
 ) -> tuple[jax.Array, jax.Array]:
     """Products of the pairs' gradients of the heads with each other, and with g."""
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    product = functools.partial(jnp.matmul, precision=PRECISION)
     same_head = (of_head[:, None] == of_head[None, :]).astype(lifted.dtype)
     gram = product(at_points, at_points.T) * product(lifted, lifted.T) * same_head
     along = jnp.zeros_like(lifted[:, 0])
@@ -175,8 +166,8 @@ def _products(
 def _weights_of_pairs(
     gram: jax.Array, along: jax.Array, of_task: jax.Array, margin: ArrayLike, eps: ArrayLike
 ) -> jax.Array:
-    """What is added to g of each pair's gradient, ``v`` of its task; 0 if no task is violated."""
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    """Weight of each pair's gradient in the step, ``v`` of its task; 0 if no task is violated."""
+    product = functools.partial(jnp.matmul, precision=PRECISION)
     rows = _wide(of_task)
     products = product(rows, along[:, None])[:, 0]
     present = jnp.any(of_task, axis=1)
@@ -194,26 +185,13 @@ def solve_dual(
 ) -> jax.Array:
     r"""The v >= margin that minimises :math:`\tfrac12 v^\top (G + \epsilon I) v + q^\top v`.
 
-    Block principal pivoting on rows scaled to norm 1, in float64: a guess of which v are above the
-    margin is solved for and corrected until all signs are right; if correcting all wrong ones at
-    once does not lower their number, only the last one is (Murty's rule, which always ends).
+    Block principal pivoting (Judice and Pires 1994) on rows scaled to norm 1, in float64: a guess
+    of which v are above the margin is solved for and corrected until all signs are right; if
+    correcting all wrong ones at once does not lower their number, only the last one is (Murty's
+    rule, which always ends).
 
-    Args:
-      gram: G, ``(k, k)``, products of the old tasks' gradients. In float32 its rounding may leave
-        G + eps I indefinite; the ridge is then raised to that rounding.
-      products: q, ``(k,)``, their products with the current one.
-      margin: gamma.
-      eps: ridge.
-      present: which rows are tasks; the others get 0 and have no effect.
-
-    Returns:
-      v, ``(k,)``, in the dtype of `gram`.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from hmcl_jax.continual.methods.gem import solve_dual
-      >>> print(solve_dual(jnp.eye(2), jnp.array([-2.0, 1.0]), margin=0.5, eps=1e-6).round(3))
-      [2.  0.5]
+    `gram` is G, ``(k, k)``, and `products` are q, ``(k,)``; rows that are not `present` get 0. In
+    float32 rounding may leave G + eps I indefinite; the ridge is then raised to that rounding.
     """
     gram, products = jnp.asarray(gram), jnp.asarray(products)
     present = jnp.ones(gram.shape[0], bool) if present is None else jnp.asarray(present)

@@ -20,13 +20,8 @@ from hmcl_jax.continual.method import (
     TrainState,
     adamw,
 )
-from hmcl_jax.moments import end_task, init_moments, merge_moments, update_moments
-from hmcl_jax.projection import (
-    SPANS,
-    lorentz_defect,
-    rotation_angle,
-    shared_rotation,
-)
+from hmcl_jax.moments import end_task, init_moments, update_moments
+from hmcl_jax.projection import SPANS, lorentz_defect, rotation_angle, shared_rotation
 from hmcl_jax.protection import protect
 from hmcl_jax.transform import (
     VARIANTS,
@@ -43,30 +38,21 @@ CHUNK = 16384  # rows of features per device transfer
 
 @dataclasses.dataclass(frozen=True)
 class Hmcl(Method):
-    """HMCL.
+    """HMCL."""
 
-    Attributes:
-      variant: ``"mr"``, ``"ca"`` or ``"rotation"`` (the finite form of ca).
-      placement: of the correction: ``"pre"`` (on the raw gradient), ``"post"`` (on the step that
-        AdamW takes) or ``"post+anchor"``, the paper's complete method.
-      variance: share rho of the features' energy that is protected.
-      min_rank: least number of protected directions, k_min.
-      beta: pullback towards the task's start.
-      beta_retrieval: the same for retrieval tasks, if it differs.
-      basis: ``"per_modality"`` or ``"joint"``.
-      weighting: of old tasks in the moments: by ``"samples"`` or ``"tasks"``.
-      span: of the shared rotation: ``"protected"`` (the paper's rank-r realization) or
-        ``"ambient"``, see :func:`hmcl_jax.hmcl_project`.
-    """
-
+    # "mr" (minimal rotation, eq:canonical_projection), "ca" (closest admissible,
+    # eq:ca_poststep_solution) or "rotation" (the finite form of ca).
     variant: str = "ca"
+    # Of the correction: "pre" (on the raw gradient), "post" (on the step that AdamW takes) or
+    # "post+anchor", the paper's complete method (eq:optimizer_consistent_anchored_update).
     placement: str = "post+anchor"
-    variance: float = 0.6
-    min_rank: int = 8
-    beta: float = 0.05
-    beta_retrieval: float | None = None
-    basis: str = "per_modality"
-    weighting: str = "samples"
+    variance: float = 0.6  # share rho of the features' energy that is protected
+    min_rank: int = 8  # least number of protected directions, k_min
+    beta: float = 0.05  # pullback towards the task's start
+    beta_retrieval: float | None = None  # the same for retrieval tasks, if it differs
+    basis: str = "per_modality"  # or "joint"
+    weighting: str = "samples"  # of old tasks in the moments, or "tasks"
+    # Of the shared rotation: "protected" (the paper's rank-r realization) or "ambient".
     span: str = "protected"
 
     sweepable = ("variance", "beta")
@@ -87,9 +73,6 @@ class Hmcl(Method):
 
     def init(self, heads: Heads) -> MethodState:
         return empty_moments(heads)
-
-    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        return add_moments_of(state, heads)
 
     def structure(self) -> bool:
         return self._anchors()
@@ -121,10 +104,9 @@ class Hmcl(Method):
             beta = jnp.asarray(np.broadcast_to(given, seeds), float)
             anchor = opt_state[-1]._replace(hyperparams={"beta": beta})
             opt_state = (*opt_state[:-1], anchor)
-        protection = (
-            None
-            if spec.is_first
-            else protect(
+        protection = None
+        if not spec.is_first:
+            protection = protect(
                 state.shared,
                 heads,
                 variance=self.variance,
@@ -132,7 +114,6 @@ class Hmcl(Method):
                 basis=self.basis,
                 weighting=self.weighting,
             )
-        )
         return _begin_task(opt_state, heads, protection)
 
     def step_metrics(
@@ -208,14 +189,10 @@ _end_task, _update_moments = jax.jit(end_task), jax.jit(update_moments)
 
 def empty_moments(heads: Heads) -> MethodState:
     """A state of empty moments."""
+    # Moments are of frozen features, so all seeds share them: heads without the seed axis.
     return MethodState(
         init_moments({m: np.zeros(W.shape[1:], W.dtype) for m, W in heads.items()}), ()
     )
-
-
-def add_moments_of(state: MethodState, heads: Heads) -> MethodState:
-    """Moments for heads among which new ones have appeared."""
-    return state._replace(shared=merge_moments(state.shared, empty_moments(heads).shared))
 
 
 def add_moments(state: MethodState, data: TaskData) -> MethodState:

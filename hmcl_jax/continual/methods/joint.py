@@ -16,13 +16,9 @@ from hmcl_jax.continual.method import Method, TaskSpec
 
 @dataclasses.dataclass(frozen=True)
 class Joint(Method):
-    """Joint training.
+    """Joint training."""
 
-    Attributes:
-      tasks: ``"all"`` tasks of the stream, later ones too, or those ``"seen"`` so far.
-    """
-
-    tasks: str = "all"
+    tasks: str = "all"  # of the stream, later ones too; or those "seen" so far
 
     def check(self) -> None:
         one_of("tasks", self.tasks, ("all", "seen"))

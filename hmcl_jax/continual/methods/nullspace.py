@@ -1,8 +1,9 @@
 r"""Null-space projection behind the optimizer: the Euclidean twin of minimal rotation.
 
-Adam-NSCL's idea: the step that AdamW takes, :math:`\Delta`, becomes :math:`\Delta (I - P)` with P
-the projector on the leading directions of the lifted features of old tasks, time included, so that
-old outputs stay where they are. Minimal rotation holds the time column instead.
+Adam-NSCL's idea (Wang et al. 2021): the step that AdamW takes, :math:`\Delta`, becomes
+:math:`\Delta (I - P)` with P the projector on the leading directions of the lifted features of old
+tasks, time included, so that old outputs stay where they are. Minimal rotation holds the time
+column instead.
 """
 
 import dataclasses
@@ -13,32 +14,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from hmcl_jax._checks import PRECISION
 from hmcl_jax.continual.config import at_least, fraction
 from hmcl_jax.continual.method import Heads, Method, MethodState, TaskData, TaskSpec, adamw
-from hmcl_jax.continual.methods.hmcl import add_moments, add_moments_of, empty_moments
+from hmcl_jax.continual.methods.hmcl import add_moments, empty_moments
 
 
 class NullspaceState(NamedTuple):
-    """State of the projection.
+    """State of :func:`nullspace_project`."""
 
-    Attributes:
-      projector: P by modality.
-    """
-
-    projector: Any
+    projector: Heads  # P by modality
 
 
 @dataclasses.dataclass(frozen=True)
 class Nullspace(Method):
-    """The null-space projection.
+    """The null-space projection."""
 
-    Attributes:
-      variance: share of the lifted features' energy whose directions are protected.
-      min_rank: least number of protected directions.
-    """
-
-    variance: float = 0.99
-    min_rank: int = 8
+    variance: float = 0.99  # share of the lifted features' energy whose directions are protected
+    min_rank: int = 8  # least number of protected directions
 
     sweepable = ("variance",)
 
@@ -48,9 +41,6 @@ class Nullspace(Method):
 
     def init(self, heads: Heads) -> MethodState:
         return empty_moments(heads)
-
-    def add_modalities(self, state: MethodState, heads: Heads) -> MethodState:
-        return add_moments_of(state, heads)
 
     def optimizer(self, spec: TaskSpec) -> optax.GradientTransformation:
         return optax.chain(adamw(spec), nullspace_project())
@@ -78,8 +68,7 @@ def nullspace_project() -> optax.GradientTransformation:
     def update_fn(
         updates: Heads, state: NullspaceState, heads: Any = None
     ) -> tuple[Heads, NullspaceState]:
-        del heads
-        product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        product = functools.partial(jnp.matmul, precision=PRECISION)
         return {m: u - product(u, state.projector[m]) for m, u in updates.items()}, state
 
     return optax.GradientTransformation(init_fn, update_fn)
@@ -87,7 +76,7 @@ def nullspace_project() -> optax.GradientTransformation:
 
 @functools.partial(jax.jit, static_argnames="min_rank")
 def _projectors(total: Heads, variance: jax.Array, min_rank: int) -> Heads:
-    """Projectors for every share in `variance`."""
+    """Projectors of every seed; the moments are shared, the shares `variance` may differ."""
 
     def of_moment(moment: jax.Array) -> jax.Array:
         values, vectors = jnp.linalg.eigh((moment + moment.T) / 2)
@@ -95,10 +84,11 @@ def _projectors(total: Heads, variance: jax.Array, min_rank: int) -> Heads:
 
         def projector(share: jax.Array) -> jax.Array:
             below = jnp.cumsum(values) < share * jnp.sum(values)
+            # The least rank that holds the share; directions without energy are no directions.
             rank = jnp.maximum(1 + jnp.sum(below), min_rank)
             used = (jnp.arange(len(values)) < rank) & (values > 0)
             kept = vectors * used[None, :].astype(vectors.dtype)
-            return jnp.matmul(kept, kept.T, precision=jax.lax.Precision.HIGHEST)
+            return jnp.matmul(kept, kept.T, precision=PRECISION)
 
         return jax.lax.map(projector, variance.astype(values.dtype))
 

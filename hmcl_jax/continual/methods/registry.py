@@ -18,18 +18,12 @@ from hmcl_jax.continual.methods.nullspace import Nullspace
 
 
 class Entry(NamedTuple):
-    """A method that can be asked for by name.
+    """A method that has a name."""
 
-    Attributes:
-      method: with its default settings.
-      about: what it does, in a line.
-      memory: bytes it carries from task to task besides the heads, in float32; with d dimensions,
-        M modalities, S seeds and n stored pairs. None grows with the number of tasks.
-      reference: where it is from.
-    """
-
-    method: Method
+    method: Method  # with its default settings
     about: str
+    # Bytes carried from task to task besides the heads, in float32, for d dimensions, M modalities,
+    # S seeds and n stored pairs. None grows with the number of tasks.
     memory: str
     reference: str
 
@@ -108,7 +102,7 @@ METHODS: dict[str, Entry] = {
 
 
 def check_name(name: str) -> None:
-    """Refuses names that could not be those of folders, or would be folders elsewhere."""
+    """Refuses names that cannot be those of folders, or would be folders elsewhere."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(
             f"A method's name must be letters, digits, '_' or '-', at most 64, got {name!r}."
@@ -123,14 +117,8 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
       settings: by name, as in a config file; a table ``"train"`` among them replaces settings that
         otherwise all methods share.
 
-    Returns:
-      The method.
-
-    Raises:
-      ConfigError: for an unknown method or setting, or a value out of range.
-
     Example:
-      >>> from hmcl_jax.continual.methods import make_method
+      >>> from hmcl_jax.continual import make_method
       >>> print(make_method("hmcl_mr", {"beta": 0.1}).beta)
       0.1
       >>> print(make_method("early", {"method": "hmcl_mr", "placement": "pre"}).name)

@@ -22,36 +22,22 @@ SALT = 0x6D656D  # keeps these draws apart from the orders of the pairs
 
 
 class Memory(NamedTuple):
-    """Pairs of old tasks, ``slots`` of them; with a leading seed axis outside of the training.
+    """Pairs of old tasks, ``slots`` of them; with a leading seed axis outside of the training."""
 
-    Attributes:
-      general: frozen features of the general side, ``(slots, d)``.
-      specific: frozen features of the specific side.
-      general_head: number of its modality, see :func:`head_number`.
-      specific_head: likewise.
-      task: index of the pair's task in the stream; -1 for an empty slot.
-      general_points: its point under the heads when it was stored.
-      specific_points: likewise.
-    """
-
-    general: jax.Array
+    general: jax.Array  # frozen features, (slots, d)
     specific: jax.Array
-    general_head: jax.Array
+    general_head: jax.Array  # number of the modality, see head_number
     specific_head: jax.Array
-    task: jax.Array
-    general_points: jax.Array
+    task: jax.Array  # index of the pair's task in the stream; -1 for an empty slot
+    general_points: jax.Array  # points under the heads at the end of the pair's task, (slots, d)
     specific_points: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay(Method):
-    """A method that keeps a memory of pairs.
+    """A method that keeps a memory of pairs."""
 
-    Attributes:
-      memory: pairs kept in all, as many of every task.
-    """
-
-    memory: int = 512
+    memory: int = 512  # pairs in all, as many of every task (paper: apdx:reproducibility_notes)
 
     def init(self, heads: Heads) -> MethodState:
         return MethodState((), {"memory": empty_memory(self.memory, heads)})
@@ -63,17 +49,9 @@ class Replay(Method):
 def empty_memory(slots: int, heads: Heads) -> Memory:
     """A memory without pairs, for heads with a seed axis."""
     W = next(iter(heads.values()))
-    seeds, dim = W.shape[0], W.shape[1]
-
-    def features() -> jax.Array:
-        return jnp.zeros((seeds, slots, dim), W.dtype)
-
-    def numbers(value: int) -> jax.Array:
-        return jnp.full((seeds, slots), value, jnp.int32)
-
-    return Memory(
-        features(), features(), numbers(0), numbers(0), numbers(-1), features(), features()
-    )
+    features = jnp.zeros((W.shape[0], slots, W.shape[1]), W.dtype)
+    numbers = jnp.zeros((W.shape[0], slots), jnp.int32)
+    return Memory(features, features, numbers, numbers, numbers - 1, features, features)
 
 
 def remember(memory: Memory, data: TaskData, heads: Heads) -> Memory:
@@ -93,25 +71,22 @@ def remember(memory: Memory, data: TaskData, heads: Heads) -> Memory:
             for name, value in stored.items():
                 fresh[name][row, at : at + len(kept)] = value[row, kept]
             at += len(kept)
-        drawn = np.random.default_rng([seed, data.task_index, SALT]).permutation(len(data.pairs))[
-            :quota
-        ]
-        pairs = data.pairs[drawn]
+        rng = np.random.default_rng([seed, data.task_index, SALT])
+        pairs = data.pairs[rng.permutation(len(data.pairs))[:quota]]
         room = slice(at, at + len(pairs))
         sides = (("specific", 0, data.spec.specific), ("general", 1, data.spec.general))
         for side, column, modality in sides:
             features = getattr(data, side)[pairs[:, column]].astype(fresh[side].dtype)
+            points = apply_head(heads[modality][row], features, data.spec.K)
             fresh[side][row, room] = features
             fresh[f"{side}_head"][row, room] = head_number(modality)
-            fresh[f"{side}_points"][row, room] = apply_head(
-                heads[modality][row], features, data.spec.K
-            )
+            fresh[f"{side}_points"][row, room] = points
         fresh["task"][row, room] = tasks - 1
     return Memory(**{name: jnp.asarray(value) for name, value in fresh.items()})
 
 
 def head_number(modality: str) -> int:
-    """A number for a modality that does not depend on which others there are."""
+    """A number for a modality that does not depend on the others."""
     return zlib.crc32(modality.encode()) & 0x7FFFFFFF
 
 
@@ -119,16 +94,15 @@ def memory_points(memory: Memory, heads: Heads, K: float) -> tuple[jax.Array, ja
     """What the heads make of the stored pairs, general and specific, for one seed."""
 
     def points(features: jax.Array, head: jax.Array) -> jax.Array:
+        # All features through all heads: which slot needs which head is not static.
         found = jnp.zeros_like(features)
         for modality, W in heads.items():
             here = apply_head(W, features, K)
             found = jnp.where((head == head_number(modality))[:, None], here, found)
         return found
 
-    return (
-        points(memory.general, memory.general_head),
-        points(memory.specific, memory.specific_head),
-    )
+    general = points(memory.general, memory.general_head)
+    return general, points(memory.specific, memory.specific_head)
 
 
 def memory_losses(
