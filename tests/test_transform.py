@@ -147,20 +147,20 @@ def distortions(problem, before, after):
 
 
 @every_span
-def test_finite_rotation_keeps_the_geometry_over_hundreds_of_steps(rng, span):
-    problem = random_problem(rng, 16, [4, 4], samples=20, dtype=np.float32, time_column=False)
+@pytest.mark.parametrize(("dim", "rank"), [(16, 4), pytest.param(128, 20, marks=pytest.mark.slow)])
+def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng, dim, rank, span):
+    problem = random_problem(rng, dim, [rank] * 2, samples=60, dtype=np.float32, time_column=False)
     params, protection = heads_of(problem), protected(problem)
-    # Always almost the same way, so that the points move far.
-    drift = {m: 0.01 * rng.normal(size=W.shape) for m, W in params.items()}
-    deltas = {m: np.float32(x + 0.005 * rng.normal(size=(300, *x.shape))) for m, x in drift.items()}
+    drift = {m: 2e-3 * rng.normal(size=W.shape) for m, W in params.items()}
+    deltas = {m: np.float32(x + 1e-3 * rng.normal(size=(1000, *x.shape))) for m, x in drift.items()}
     found = {}
     for variant in ("ca", "rotation"):
         project = hmcl_jax.hmcl_project(variant, span=span)
-        tx = optax.chain(project, hmcl_jax.task_anchor(0.1))
-        way = walk(tx, params, protection, deltas)
+        way = walk(optax.chain(project, hmcl_jax.task_anchor(0.1)), params, protection, deltas)
         after = {m: x[-1] for m, x in way.items()}
+        found[variant] = products, radii = distortions(problem, params, after)
+        print(f"{variant}, {span}, d = {dim}: products off by {products:.2e}, radii by {radii:.2e}")
         assert max(float(jnp.abs(after[m] - params[m]).max()) for m in params) > 1e-2
-        found[variant] = distortions(problem, params, after)
     assert max(found["rotation"]) < 1e-4
     assert min(found["ca"]) > 10 * max(found["rotation"])
 
