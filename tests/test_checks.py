@@ -24,7 +24,6 @@ from hmcl_jax import (
     minimal_rotation,
     protect,
     select_heads,
-    shared_rotation,
     task_anchor,
     update_moments,
 )
@@ -33,9 +32,9 @@ from hmcl_jax.objective import pair_loss, prototype_loss
 X = np.ones((4, 3), np.float32)
 HEADS = identity_heads(["image", "text"], 3)
 IMAGE, TEXT = HEADS["image"], HEADS["text"]
-SMALLER, LARGER = identity_heads(HEADS, 2), identity_heads(HEADS, 5)
+LARGER = identity_heads(HEADS, 5)
 AUDIO = {**HEADS, "audio": TEXT}
-HALF = {m: W.astype(jnp.bfloat16) for m, W in HEADS.items()}
+ONE_SEED = {m: W[None] for m, W in HEADS.items()}
 NAN_HEAD = TEXT.at[0, 1].set(jnp.nan)
 NAN_X = np.where(np.arange(12).reshape(4, 3) == 1, np.nan, X)
 ONES = np.ones(4, int)
@@ -52,10 +51,6 @@ def protection(**options):
 
 def protection_of(heads):
     return protect(init_moments(heads), heads)
-
-
-def seeds(number):
-    return {m: jnp.stack([W] * number) for m, W in HEADS.items()}
 
 
 def nan(tree):
@@ -77,23 +72,19 @@ def rotation_without_params():
 
 GEOMETRY = [
     (lambda: lorentz.distance(X, X, K=0.0), r"K .*positive.*K = 0\.0"),
-    (lambda: lorentz.lift(X, K=-1.0), r"K .*positive.*K = -1\.0"),
     (lambda: lorentz.lift(X, K="10"), "K must be a number, got K = '10'"),
     (lambda: entailment.entails(X, X, K=np.nan), r"K .*finite.*K = nan"),
     (lambda: lorentz.exp_map0(X, K=np.ones(3)), r"K must be a scalar.*\(3,\)"),
     (lambda: entailment.half_aperture(X, kappa=0.0), r"kappa .*kappa = 0\.0"),
     (lambda: lorentz.lift(1.0), r"x must have shape \(\.\.\., d\).*\(\)"),
     (lambda: lorentz.distance(X, X[:, :2]), r"x \(4, 3\), y \(4, 2\)"),
-    (lambda: lorentz.inner(X, X[:3]), r"\(4, 3\), \(3, 3\)"),
     (lambda: lorentz.pairwise_distance(X[0], X), r"x must have shape \(n, d\).*\(3,\)"),
     (lambda: lorentz.lift(np.ones(3, np.complex64)), "x must hold real.*complex64"),
     (lambda: lorentz.geodesic_to_origin(X, X), r"fractions must have shape.*\(4, 3\)"),
     (lambda: apply_head(np.eye(3), X), r"W must be a head.*\(3, 3\)"),
     (lambda: apply_head(IMAGE, np.ones((4, 6))), r"z must have 3 space.*\(4, 6\)"),
-    (lambda: apply_head(TEXT, lorentz.lift(X), K=-1.0), r"K .*K = -1\.0"),
     (lambda: apply_head(np.ones((3, 4), int), X), "W .*floating dtype, got dtype int"),
     (lambda: identity_head(0), "dim = 0"),
-    (lambda: identity_head("3"), "dim must be a whole number, got dim = '3'"),
     (lambda: identity_head(3, dtype=int), "dtype must be a floating"),
     (lambda: identity_heads("image", 3), "modalities.*'image'"),
     (lambda: select_heads({"a": 1.0}), r"'a' must be an array, got float.*heads=\{modality"),
@@ -104,18 +95,14 @@ GEOMETRY = [
 OBJECTIVE = [
     (lambda: pair_loss(X, X, tau=0.0), r"tau .*tau = 0\.0"),
     (lambda: pair_loss(X[:3], X, tau=0.1), r"\(3, 3\) and \(4, 3\)"),
-    (lambda: pair_loss(X, X[:3], tau=0.1), r"\(4, 3\) and \(3, 3\)"),
     (lambda: pair_loss(X, X, tau=0.1, valid=np.ones(4)), r"valid must be.*\(4,\).*float32"),
-    (lambda: pair_loss(X, X, tau=0.1, valid=np.ones(5, bool)), r"valid must be.*\(4,\).*\(5,\)"),
     (lambda: pair_loss(X, X, tau=0.1, valid=np.ones(3, bool)), r"valid must be.*\(4,\).*\(3,\)"),
     (lambda: pair_loss(X, X, tau=0.1, entailment_weight=np.nan), "entailment_weight.*finite.*nan"),
-    (lambda: pair_loss(X, X, tau=0.1, entailment_weight=np.inf), "entailment_weight.*finite.*inf"),
     (lambda: pair_loss(X, X, tau=0.1, entailment_weight=-0.5), r"entailment_weight.*= -0\.5"),
     (lambda: prototype_loss(X, X, 4 * ONES, tau=0.1), r"labels must be in \[0, 4\).*got 4"),
     (lambda: prototype_loss(X, X, -2 * ONES, tau=0.1), r"labels must be in \[0, 4\).*got -2"),
     (lambda: prototype_loss(X, X, 1.0 * ONES, tau=0.1), r"labels must be integers.*float"),
     (lambda: prototype_loss(X, X, ONES[:3], tau=0.1), r"labels .*\(4,\).*of shape \(3,\)"),
-    (lambda: prototype_loss(X[:3], X[:3], ONES, tau=0.1), r"labels .*\(3,\).*of shape \(4,\)"),
 ]
 MOMENTS = [
     (lambda: init_moments({}), r"at least one head, got \{\}"),
@@ -124,27 +111,21 @@ MOMENTS = [
     (lambda: update_moments(moments(), {"image": X[:, :2]}), r"features\['image'\].*\(4, 2\)"),
     (lambda: update_moments(moments(), {"image": X[0]}), r"features\['image'\] .*shape \(3,\)"),
     (lambda: update_moments(moments(), {"image": NAN_X}), r"features\['image'\] must be finite"),
-    (
-        lambda: update_moments(moments(), {"text": lorentz.lift(X, 1.0)}),
-        r"'text'.*K = 10\.0.*row 0",
-    ),
+    (lambda: update_moments(moments(), {"text": lorentz.lift(X, 1.0)}), r"'text'.*K = 10.*row 0"),
     (lambda: merge_moments(moments(), init_moments(LARGER)), r"one shape.*'image', \(6, 6\)"),
 ]
 PROTECTION = [
     (lambda: protect(HEADS, moments()), "moments must be what init_moments"),
     (lambda: protection(variance=0.0), r"variance must be in \(0, 1\].*= 0\.0"),
     (lambda: protection(variance=1.5), r"variance must be in \(0, 1\].*= 1\.5"),
-    (lambda: protection(variance=np.nan), "variance.*nan"),
     (lambda: protection(variance=np.array([0.5, 0.5])), r"variance must be one.*shape \(2,\)"),
     (lambda: protection(min_rank=-1), "min_rank = -1"),
-    (lambda: protection(min_rank=1.5), "min_rank must be a whole.*1.5"),
     (lambda: protection(max_rank="3"), "max_rank must be a whole.*'3'"),
     (lambda: protection(min_rank=3, max_rank=2), "min_rank = 3.*max_rank = 2"),
     (lambda: protection(min_rank=0, max_rank=0), "max_rank must be at least 1.*= 0"),
     (lambda: protection(basis="both"), "basis must be one of.*'both'"),
     (lambda: protection(weighting="none"), "weighting must be one of.*'none'"),
     (lambda: protect(init_moments(LARGER), HEADS), r"'image' of shape \(3, 4\).*\(6, 6\)"),
-    (lambda: protect(moments(), LARGER), r"'image' of shape \(5, 6\).*\(4, 4\)"),
     (lambda: protect(moments(), AUDIO), r"moments must hold.*'audio'.*got \['image', 'text'\]"),
     (lambda: protect(moments(), {"image": IMAGE}), r"moments must hold.*\['image'\].*'text'\]"),
     (lambda: protect(moments(), {**HEADS, "text": NAN_HEAD}), r"params\['text'\] must be finite"),
@@ -152,20 +133,15 @@ PROTECTION = [
     (lambda: closest_admissible(X, protection()), "delta must be a mapping.*got ndarray"),
     (lambda: closest_admissible(HEADS, None), "protection must be what.*got NoneType"),
     (lambda: closest_admissible(LARGER, protection()), r"delta\['image'\].*\(3, 4\).*\(5, 6\)"),
-    (lambda: minimal_rotation({"text": X[:2]}, protection()), r"delta\['text'\] .*\(2, 3\)"),
     (lambda: minimal_rotation(AUDIO, protection()), r"delta\['audio'\].*\['image', 'text'\]"),
-    (lambda: minimal_rotation({"image": IMAGE[None]}, protection()), r"'image'.*\(1, 3, 4\)"),
     (lambda: closest_admissible(HEADS, protection(), span="all"), "span must be one of.*'all'"),
-    (lambda: shared_rotation(HEADS, protection(), span="all"), "span must be one of.*'all'"),
 ]
 TRANSFORMATIONS = [
     (lambda: hmcl_project("cb"), "variant must be one of.*'cb'"),
     (lambda: hmcl_project("ca", span="all"), "span must be one of.*'all'"),
     (lambda: hmcl_project("mr", hold_time="no"), "hold_time must be True"),
-    (lambda: hmcl(1e-3, variant=None), "variant.*None"),
     (lambda: task_anchor(1.0), r"beta must be in \[0, 1\), got beta = 1\.0"),
     (lambda: task_anchor(-0.1), r"beta .*beta = -0\.1"),
-    (lambda: task_anchor("0.1"), "beta.*'0.1'"),
     (lambda: hmcl(1e-3, beta=np.nan), "beta.*nan"),
     (lambda: project({"a/b": TEXT, "a": {"b": TEXT}}), "Two leaves have the path 'a/b'"),
     (lambda: project(HEADS, heads={"u": "image", "v": "image"}), "heads .*once.*'u': 'image'"),
@@ -184,9 +160,10 @@ def assert_refused(call, message):
     assert re.search(message, str(caught.value), re.S), str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"), [*GEOMETRY, *OBJECTIVE, *MOMENTS, *PROTECTION, *TRANSFORMATIONS]
-)
+ALL = [*GEOMETRY, *OBJECTIVE, *MOMENTS, *PROTECTION, *TRANSFORMATIONS]
+
+
+@pytest.mark.parametrize(("call", "message"), ALL)
 def test_bad_input_is_named(call, message):
     assert_refused(call, message)
 
@@ -200,13 +177,9 @@ BEGIN = [
     (lambda: begin(given=protection_of({"image": IMAGE})), r"Head 'text' has no.*\['image'\]"),
     (lambda: begin(given=protection_of(AUDIO)), r"protection holds 'audio'.*\['image', 'text'\]"),
     (lambda: begin(given=protection_of(LARGER)), rf"{BASIS}.*\(5, 5\)"),
-    (lambda: begin(given=protection_of(SMALLER)), rf"{BASIS}.*\(2, 2\)"),
-    (lambda: begin(given=protect(moments(), seeds(1))), rf"{BASIS}.*\(1, 3, 3\)"),
-    (lambda: begin(given=protect(moments(), seeds(3))), rf"{BASIS}.*\(3, 3, 3\)"),
+    (lambda: begin(given=protect(moments(), ONE_SEED)), rf"{BASIS}.*\(1, 3, 3\)"),
     (lambda: begin({**HEADS, "text": LARGER["text"]}), rf"{LEAF}.*\(5, 6\)"),
-    (lambda: begin({**HEADS, "text": SMALLER["text"]}), rf"{LEAF}.*\(2, 3\)"),
     (lambda: begin({**HEADS, "text": TEXT.astype(jnp.bfloat16)}), rf"{LEAF}.*bfloat16"),
-    (lambda: begin(made_for=HALF), r"params leaf 'image' must be bfloat16.*float32"),
     (lambda: begin({"image": IMAGE}), r"must hold the leaf 'text'.*\['image'\]"),
     (lambda: begin(AUDIO), "leaf 'audio' that the optimizer state does not know"),
     (lambda: begin({**HEADS, "text": NAN_HEAD}), "params leaf 'text' must be finite"),
@@ -218,12 +191,10 @@ def test_begin_task_names_the_leaf(call, message):
     assert_refused(call, message)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("float32", "float64"), ("float64", "float32")])
-def test_dtype_of_the_protection_is_checked(x64, ours, theirs):
-    heads = identity_heads(["image"], 3, ours)
-    given = protection_of(identity_heads(["image"], 3, theirs))
-    with pytest.raises(ValueError, match=rf"protection\.basis\['image'\].*{ours}.*got {theirs}"):
-        begin(heads, made_for=heads, given=given)
+def test_dtype_of_the_protection_is_checked(x64):
+    given = protection_of(identity_heads(["image"], 3, "float64"))
+    with pytest.raises(ValueError, match=r"basis\['image'\].*float32.*got float64"):
+        begin({"image": IMAGE}, made_for={"image": IMAGE}, given=given)
 
 
 def test_checks_do_not_get_in_the_way_of_tracing(rng):

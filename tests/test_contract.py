@@ -35,7 +35,6 @@ def project(name, **more):
 
 
 STAGES = {
-    "mr": lambda: project("mr"),
     "ca": lambda: project("ca"),
     "rotation": lambda: project("rotation-ambient"),
     "anchor": lambda: hmcl_jax.task_anchor(0.2),
@@ -99,10 +98,10 @@ def assert_protected(problem, before, after, variant, tolerance=1e-5):
     assert any(float(jnp.abs(after[m] - before[m]).max()) > 1e-3 for m in before)
 
 
-ADAMW, OTHERS = (("adamw", v) for v in OPTIONS), ((name, "ca") for name in OPTIMIZERS)
+PAIRS = [("adamw", v) for v in OPTIONS] + [(name, "ca") for name in OPTIMIZERS if name != "adamw"]
 
 
-@pytest.mark.parametrize(("optimizer", "variant"), sorted({*ADAMW, *OTHERS}))
+@pytest.mark.parametrize(("optimizer", "variant"), PAIRS)
 def test_protects_behind_every_optimizer(problem, optimizer, variant):
     params = heads_of(problem)
     tx = optax.chain(OPTIMIZERS[optimizer](), project(variant), hmcl_jax.task_anchor(0.1))
@@ -244,7 +243,7 @@ def anchor_of_injected_beta():
 
 
 SEEDED = {
-    **{v: lambda v=v: hmcl_jax.hmcl(1e-2, **OPTIONS[v], beta=0.1) for v in ("mr", *KINDS)},
+    **{v: lambda v=v: hmcl_jax.hmcl(1e-2, **OPTIONS[v], beta=0.1) for v in KINDS},
     "in MultiSteps": lambda: in_multi_steps(project("rotation")),
     "injected beta": anchor_of_injected_beta,
 }
@@ -276,45 +275,36 @@ def test_seeds_on_a_leading_axis_equal_single_runs(problem, chain):
 
 
 class Model(nnx.Module):
-    """Two heads, one of them deep in the model, and a parameter that is no head."""
+    """Two heads and a parameter that is no head."""
 
-    def __init__(self, heads, rest=True):
+    def __init__(self, heads):
         self.m0 = nnx.Param(heads["m0"])
         self.m1 = nnx.Param(heads["m1"])
-        if rest:
-            self.tower = nnx.Dict(scale=nnx.Param(jnp.ones(())))
+        self.tower = nnx.Dict(scale=nnx.Param(jnp.ones(())))
 
 
-@pytest.mark.parametrize(
-    ("variant", "heads"),
-    [(KINDS[0], None), *((variant, {"m0": "m0/value", "m1": "m1"}) for variant in KINDS)],
-)
-def test_protects_inside_an_nnx_optimizer(problem, variant, heads):
+@pytest.mark.parametrize("variant", KINDS)
+def test_protects_inside_an_nnx_optimizer(problem, variant):
     params = heads_of(problem)
-    model = Model(params, rest=heads is not None)
-    chain = optax.chain(
-        optax.adamw(1e-2),
-        project(variant, heads=heads),
-        hmcl_jax.task_anchor(0.1, heads=heads),
-    )
-    optimizer = nnx.Optimizer(model, chain, wrt=nnx.Param)
-    fresh = jax.tree.structure(optimizer.opt_state)
-    begun = hmcl_jax.begin_task(
-        optimizer.opt_state, nnx.state(model, nnx.Param), protected(problem)
-    )
-    assert jax.tree.structure(begun) == fresh
+    model = Model(params)
+    heads = {"m0": "m0/value", "m1": "m1"}
+    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1, heads=heads)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    fresh = optimizer.opt_state
+    begun = hmcl_jax.begin_task(fresh, nnx.state(model, nnx.Param), protected(problem))
+    assert jax.tree.structure(begun) == jax.tree.structure(fresh)
     optimizer.opt_state = begun
 
     @nnx.jit
     def step(model, optimizer, k):
         def loss(model):
             total = sum(jnp.sum(jnp.sin((k + 3) * W[...])) for W in (model.m0, model.m1))
-            return total + (model.tower["scale"][...] if hasattr(model, "tower") else 0)
+            return total + model.tower["scale"][...]
 
         optimizer.update(model, nnx.grad(loss)(model))
 
     plain = dict(params)
-    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1, weight_decay=1e-4)
+    tx = hmcl_jax.hmcl(1e-2, **OPTIONS[variant], beta=0.1)
     state = hmcl_jax.begin_task(tx.init(plain), plain, protected(problem))
     update = jax.jit(tx.update)
     for k in range(4):
@@ -325,8 +315,7 @@ def test_protects_inside_an_nnx_optimizer(problem, variant, heads):
     after = {"m0": model.m0[...], "m1": model.m1[...]}
     assert_protected(problem, params, after, variant)
     chex.assert_trees_all_close(after, plain, atol=1e-5)
-    if heads is not None:
-        assert float(model.tower["scale"][...]) < 1
+    assert float(model.tower["scale"][...]) < 1
 
 
 @pytest.mark.parametrize("variant", KINDS)
@@ -341,16 +330,12 @@ def test_resumes_bitwise_from_orbax(problem, variant, tmp_path):
     state = hmcl_jax.begin_task(fresh, params, protected(problem))
     middle = run(step, state, params, steps=2)
     ocp.save(tmp_path / "middle", middle)
-    abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), middle
-    )
+    params, state = ocp.load(tmp_path / "middle", middle)
     expected, _ = run(step, middle[1], middle[0])
-    params, state = ocp.load(tmp_path / "middle", abstract)
     chex.assert_trees_all_equal(run(step, state, params)[0], expected)
 
 
-@pytest.mark.parametrize("variant", KINDS)
-def test_only_our_states_are_touched_whatever_parameters_are_called(rng, variant):
+def test_only_our_states_are_touched_whatever_parameters_are_called(rng):
     # Parameters named like every field that we have, behind an Adam that mirrors them.
     names = ["anchor", "basis", "protection", "rotation", "beta", "shared_basis", "turned"]
     problem = random_problem(rng, DIM, [2] * len(names), dtype=np.float32, time_column=False)
@@ -359,7 +344,7 @@ def test_only_our_states_are_touched_whatever_parameters_are_called(rng, variant
     params = heads_of(problem)
     tx = optax.named_chain(
         ("anchor", optax.adamw(1e-2)),
-        ("basis", project(variant)),
+        ("basis", project("rotation-ambient")),
         ("protection", hmcl_jax.task_anchor(0.1)),
     )
     step = make_step(tx)
@@ -369,4 +354,4 @@ def test_only_our_states_are_touched_whatever_parameters_are_called(rng, variant
     chex.assert_trees_all_equal(begun["anchor"], state["anchor"])
     chex.assert_trees_all_equal(begun["protection"].anchor, params)
     after, _ = run(step, begun, params)
-    assert_protected(problem, params, after, variant, tolerance=1e-4)
+    assert_protected(problem, params, after, "rotation", tolerance=1e-4)

@@ -17,20 +17,16 @@ lorentz_defect = jax.jit(hmcl_jax.lorentz_defect)
 def systems(rng):
     """Features by modality, a factor of the heads, and the ranks that must come of them."""
     x = rng.normal(size=(30, DIM))
-    line = np.outer(rng.normal(size=30), x[0])
     steep = x * 10.0 ** -np.arange(DIM)
     huge = x / np.linalg.norm(x, axis=1, keepdims=True) * 3e4
     squashed = np.diag([1.0, 1.0, 1e-3, 1e-6, 0.0, 0.0])
     return {
         "nothing": ({}, 1.0, (0, 0)),
-        "zeros": ({"a": 0 * x, "b": 0 * x}, 1.0, (0, 0)),
         "zeros beside features": ({"a": 0 * x, "b": x}, 1.0, (0, DIM)),
-        "one sample": ({"a": x[:1]}, 1.0, (1, 0)),
         "one sample each": ({"a": x[:1], "b": x[1:2]}, 1.0, (1, 1)),
         "the same sample": ({"a": x[:1], "b": x[:1]}, 1.0, (1, 1)),
         "duplicates": ({"a": np.repeat(x[:2], 15, axis=0), "b": x[:2]}, 1.0, (2, 2)),
         "constant": ({"a": np.ones((30, DIM)), "b": np.full((30, DIM), -2.0)}, 1.0, (1, 1)),
-        "a line": ({"a": line, "b": line}, 1.0, (1, 1)),
         "full rank": ({"a": x, "b": x[::-1]}, 1.0, (DIM, DIM)),
         "full rank, tiny": ({"a": 1e-6 * x}, 1.0, (DIM, 0)),
         "full rank, huge": ({"a": huge}, 1.0, (DIM, 0)),
@@ -110,26 +106,3 @@ def test_whole_tasks_stay_finite(name, variant, rng):
             radii = [np.linalg.norm(np.asarray(y, float), axis=1) for y in (old, new)]
             largest = np.linalg.norm(np.asarray(inside, float), axis=1).max()
             np.testing.assert_allclose(radii[1], radii[0], atol=1e-4 * max(largest, 1e-30))
-
-
-@pytest.mark.parametrize("ranks", [[0, 4], [2, 0, 3], [1, 4, 2]])
-@pytest.mark.parametrize("scale", [1e-2, 1e2])
-def test_order_of_modalities_and_batches_does_not_matter(x64, rng, ranks, scale):
-    names = [f"m{i}" for i in range(len(ranks))]
-    x = {
-        m: scale * rng.normal(size=(8, rank)) @ rng.normal(size=(rank, 4))
-        for m, rank in zip(names, ranks, strict=True)
-    }
-    heads, delta = ({m: rng.normal(size=(4, 5)) for m in names} for _ in range(2))
-    steps = []
-    for order, cuts in ((names, []), (names[::-1], [3, 5])):
-        moments = hmcl_jax.init_moments({m: jnp.asarray(heads[m]) for m in order})
-        for m in order:
-            for part in np.split(x[m], cuts):
-                moments = hmcl_jax.update_moments(moments, {m: part})
-        protection = hmcl_jax.protect(moments, {m: jnp.asarray(heads[m]) for m in order}, 1.0, 0)
-        steps.append(hmcl_jax.closest_admissible({m: delta[m] for m in order}, protection))
-        assert [int(protection.rank[m]) for m in names] == ranks
-    assert finite(steps)
-    for m in names:
-        np.testing.assert_allclose(steps[0][m], steps[1][m], atol=1e-8)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from points import CURVATURES, assert_finite_with_gradients, pairs
+from points import assert_finite_with_gradients, pairs
 
 from hmcl_jax import entailment
 
@@ -16,15 +16,15 @@ half_aperture, entails = jax.jit(entailment.half_aperture), jax.jit(entailment.e
 exterior_angle, loss = jax.jit(entailment.exterior_angle), jax.jit(entailment.entailment_loss)
 
 
-@pytest.mark.parametrize("K", CURVATURES)
-def test_angles_in_float64_equal_60_digits(x64, rng, K):
+@pytest.mark.parametrize(("K", "kappa"), [(10.0, 0.1), (1.0, 0.05), (0.25, 0.3)])
+def test_angles_in_float64_equal_60_digits(x64, rng, K, kappa):
     for x, y in pairs(rng):
-        aperture = float(oracles.half_aperture(x, K, 0.1))
+        aperture = float(oracles.half_aperture(x, K, kappa))
         truth = float(oracles.exterior_angle(x, y, K))
-        np.testing.assert_allclose(half_aperture(x, K), aperture, rtol=1e-13)
+        np.testing.assert_allclose(half_aperture(x, K, kappa), aperture, rtol=1e-13)
         np.testing.assert_allclose(exterior_angle(x, y, K), truth, atol=1e-11)
-        np.testing.assert_allclose(loss(x, y, K), max(0, truth - aperture), atol=1e-11)
-        assert bool(entails(x, y, K)) == (truth <= aperture)
+        np.testing.assert_allclose(loss(x, y, K, kappa), max(0, truth - aperture), atol=1e-11)
+        assert bool(entails(x, y, K, kappa)) == (truth <= aperture)
 
 
 def test_gradient_of_the_loss_equals_60_digits(x64, rng):
@@ -90,10 +90,3 @@ def test_nan_is_not_hidden(name):
     x = jnp.array([np.nan, 0.0, 1.0], jnp.float32)
     assert jnp.isnan(jax.jit(FUNCTIONS[name])(x, jnp.ones(3))).any()
     assert not entails(x, jnp.ones(3))
-
-
-def test_a_wider_kappa_opens_the_cone(rng):
-    x, y = np.float32(rng.normal(size=(2, 200, 3)) * 2)
-    narrow, wide = entails(x, y, kappa=0.05), entails(x, y, kappa=0.3)
-    assert (wide | ~narrow).all()
-    assert wide.sum() > narrow.sum()

@@ -39,10 +39,8 @@ def test_streams_and_the_flax_head_are_imported_on_first_use():
 @pytest.mark.parametrize(
     ("package", "extra", "code"),
     [
-        ("flax", "flax", "import hmcl_jax; hmcl_jax.LorentzHead"),
         ("flax", "backbones", "from hmcl_jax.cli.main import main; main(['extract'])"),
         ("rich", "run", "from hmcl_jax.cli.main import main; main(['run', '--out', 'x'])"),
-        ("orbax", "run", "import hmcl_jax._extras as e; e.require('orbax.checkpoint', 'run')"),
     ],
 )
 def test_a_missing_extra_says_how_to_install_it(package, extra, code):

@@ -18,7 +18,7 @@ def equation(rng, dim, rank=None, dtype=np.float64):
     return (factor @ factor.T).astype(dtype), (rhs - rhs.T).astype(dtype)
 
 
-@pytest.mark.parametrize("dim", [2, 5, 40])
+@pytest.mark.parametrize("dim", [2, 20])
 def test_agrees_with_scipy(dtype, rng, dim):
     H, rhs = equation(rng, dim, dtype=dtype)
     ours = np.asarray(hmcl_jax.solve_lyapunov(H, rhs))
@@ -46,12 +46,11 @@ def test_batches_jit_and_gradients(x64, rng):
     for k, one in enumerate(problems):
         np.testing.assert_allclose(together[k], hmcl_jax.solve_lyapunov(*one), atol=1e-13)
     weight = jnp.array(rng.normal(size=(4, 4)))
-    check_grads(
-        lambda r: jnp.sum(weight * hmcl_jax.solve_lyapunov(H[0], r - r.T)),
-        (rhs[0],),
-        order=1,
-        modes=["rev"],
-    )
+
+    def weighted(r):
+        return jnp.sum(weight * hmcl_jax.solve_lyapunov(H[0], r - r.T))
+
+    check_grads(weighted, (rhs[0],), order=1, modes=["rev"])
 
 
 @pytest.mark.parametrize(

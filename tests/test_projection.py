@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from problems import (
     best_rotation_residuals,
     brute_force,
@@ -39,24 +37,18 @@ def exact(x64):
     """Everything here runs in float64 unless the arrays say otherwise."""
 
 
-def random_ranks(rng, dim, modalities):
-    return [int(rng.integers(0, dim + 1)) for _ in range(modalities)]
-
-
 @pytest.mark.parametrize("modalities", [1, 2, 3])
-@pytest.mark.parametrize("dim", [3, 5, 8])
+@pytest.mark.parametrize("dim", [3, 5])
 def test_agrees_with_brute_force_of_the_constrained_problem(dim, modalities):
     # Ranks 0..d mixed, with and without w0.
     rng = np.random.default_rng(10 * dim + modalities)
-    for k in range(6 if dim == 8 else 16):
-        ranks = random_ranks(rng, dim, modalities)
+    for k in range(8):
+        ranks = rng.integers(0, dim + 1, size=modalities).tolist()
         problem = random_problem(rng, dim, ranks, time_column=bool(k % 2))
         protection = protected(problem)
         assert [int(r) for r in protection.rank.values()] == ranks
-        for span, project in ((None, minimal_rotation), ("protected", closest_admissible)):
+        for span, project in zip((None, *SPANS), PROJECTIONS.values(), strict=True):
             check_against_brute_force(project(problem.delta, protection), problem, span)
-        if dim <= 5:  # all skew matrices are many
-            check_against_brute_force(ambient(problem.delta, protection), problem, "ambient")
 
 
 def check_against_brute_force(ours, problem, span, atol=1e-10):
@@ -88,7 +80,7 @@ def test_shared_features_of_two_modalities_make_the_stacked_images_singular(rng)
         check_against_brute_force(step, problem, span)
 
 
-@pytest.mark.parametrize(("dim", "modalities"), [(3, 1), (8, 2), (20, 3)])
+@pytest.mark.parametrize(("dim", "modalities"), [(3, 1), (8, 2)])
 def test_full_rank_reproduces_the_papers_algorithm(rng, dim, modalities):
     problem = random_problem(rng, dim, [dim] * modalities, samples=4 * dim, time_column=False)
     inverse = {}  # of the paper's C
@@ -106,9 +98,12 @@ def test_full_rank_reproduces_the_papers_algorithm(rng, dim, modalities):
         np.testing.assert_allclose(step[:, 1:], omega @ inverse[name].T, atol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [[100, 0, 64], pytest.param([512, 512], marks=pytest.mark.slow)])
-def test_float32_at_512_satisfies_the_constraint(rng, ranks):
-    problem = random_problem(rng, 512, ranks, samples=600, dtype=np.float32)
+@pytest.mark.parametrize(
+    ("dim", "ranks"),
+    [(128, [50, 0, 32]), pytest.param(512, [512, 512], marks=pytest.mark.slow)],
+)
+def test_float32_satisfies_the_constraint(rng, dim, ranks):
+    problem = random_problem(rng, dim, ranks, samples=dim + 88, dtype=np.float32)
     with jax.enable_x64(False):
         protection = protected(problem)
         assert protection.shared_basis.dtype == jnp.float32
@@ -119,58 +114,7 @@ def test_float32_at_512_satisfies_the_constraint(rng, ranks):
     assert all(np.abs(x).max() > 0 for step in steps for x in step.values())
 
 
-problems = st.builds(
-    lambda seed, dim, modalities: random_problem(
-        np.random.default_rng(seed),
-        dim,
-        random_ranks(np.random.default_rng(seed + 1), dim, modalities),
-    ),
-    st.integers(0, 2**31),
-    st.sampled_from([3, 6]),
-    st.integers(1, 2),
-)
-
-
-def joint_norm(delta):
-    return np.sqrt(sum(float((np.asarray(x) ** 2).sum()) for x in delta.values()))
-
-
-@every_projection
-@settings(max_examples=15, deadline=None)
-@given(problem=problems, scale=st.floats(-3, 3))
-def test_projection_is_a_linear_orthogonal_projector(project, problem, scale):
-    with jax.enable_x64(True):
-        protection = protected(problem)
-        once = project(problem.delta, protection)
-        twice = project(once, protection)
-        other = {name: x[::-1] * 0.7 for name, x in problem.delta.items()}
-        mixed = project(
-            {name: scale * x + other[name] for name, x in problem.delta.items()}, protection
-        )
-        parts = project(other, protection)
-        for name, x in once.items():
-            np.testing.assert_allclose(twice[name], x, atol=1e-11)
-            np.testing.assert_allclose(mixed[name], scale * x + parts[name], atol=1e-10)
-        assert joint_norm(once) <= joint_norm(problem.delta) * (1 + 1e-12)
-        # Orthogonal: the removed part is orthogonal to every admissible displacement.
-        removed = sum(
-            float(((problem.delta[name] - np.asarray(once[name])) * np.asarray(parts[name])).sum())
-            for name in once
-        )
-        assert abs(removed) < 1e-9
-
-
-@settings(max_examples=15, deadline=None)
-@given(problem=problems)
-def test_defect_is_zero_after_and_positive_before(problem):
-    with jax.enable_x64(True):
-        protection = protected(problem)
-        assert float(lorentz_defect(problem.delta, protection)) > 1e-3
-        for project in PROJECTIONS.values():
-            assert float(lorentz_defect(project(problem.delta, protection), protection)) < 1e-18
-
-
-@pytest.mark.parametrize("ranks", [[4], [2, 5], [6, 0, 3]])
+@pytest.mark.parametrize("ranks", [[2, 5], [6, 0, 3]])
 def test_defect_is_the_papers_least_squares_value(rng, ranks):
     dim = 6
     problem = random_problem(rng, dim, ranks)
@@ -217,9 +161,8 @@ def test_strain_of_a_full_rank_motion_is_the_papers_fit(rng):
         np.testing.assert_allclose(parts[name].residual, 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [[2, 4], [1, 3, 5]])
-def test_strain_of_an_admissible_motion_is_one_generator(rng, ranks):
-    problem = random_problem(rng, 5, ranks)
+def test_strain_of_an_admissible_motion_is_one_generator(rng):
+    problem = random_problem(rng, 5, [1, 3, 5])
     protection = protected(problem)
     step = closest_admissible(problem.delta, protection)
     parts = strain(step, protection)
@@ -267,19 +210,6 @@ def test_absent_modality_turns_with_the_others_and_new_one_passes(rng, span):
 
 
 @every_projection
-def test_padding_has_no_effect(rng, project, monkeypatch):
-    problem = random_problem(rng, 10, [3, 4])
-    steps = []
-    for width in (4, 10):
-        monkeypatch.setattr("hmcl_jax.protection.SMALLEST_WIDTH", width)
-        protection = protected(problem)
-        assert protection.basis["m0"].shape == (10, width)
-        steps.append(project(problem.delta, protection))
-    for name, step in steps[0].items():
-        np.testing.assert_allclose(step, steps[1][name], atol=1e-12)
-
-
-@every_projection
 def test_the_time_column_can_be_released(rng, project):
     problem = random_problem(rng, 5, [2, 3])
     step = project(problem.delta, protected(problem), hold_time=False)
@@ -294,7 +224,6 @@ def test_small_images_do_not_spoil_the_conditioning(rng):
     for span in SPANS:
         ca = closest_admissible(problem.delta, protected(problem), span=span)
         check_against_brute_force(ca, problem, span, atol=1e-7)
-        assert joint_norm(ca) <= joint_norm(problem.delta)
 
 
 @every_span

@@ -30,8 +30,6 @@ def protect_one(x, **options):
     ("options", "rank"),
     [
         ({"variance": 0.5}, 1),  # reached exactly, up to rounding
-        ({"variance": 0.51}, 2),
-        ({"variance": 0.79}, 2),
         ({"variance": 0.81}, 3),
         ({"variance": 0.96}, 4),
         ({"variance": 1.0}, 5),
@@ -39,8 +37,6 @@ def protect_one(x, **options):
         ({"variance": 0.1, "min_rank": 8}, 5),  # no more directions than there are
         ({"variance": 0.96, "max_rank": 2}, 2),
         ({"variance": 0.1, "min_rank": 0}, 1),
-        ({"variance": 0.1, "min_rank": 2, "max_rank": 2}, 2),
-        ({"variance": 0.96, "max_rank": 1}, 1),
     ],
 )
 def test_rank_rule(dtype, rng, options, rank):
@@ -61,12 +57,6 @@ def test_the_rank_does_not_depend_on_the_scale_of_the_features(dtype):
     for scale in (1, 0.1, 0.3, 0.7, 1.1, 100):
         protection = protect_one((scale * x).astype(dtype), variance=0.5)
         assert int(protection.rank["image"]) == 1
-
-
-def test_uncentred_moment_protects_the_mean_direction(rng):
-    x = np.float32(rng.normal(size=(500, 6)) * 0.1 + np.array([3.0, 0, 0, 0, 0, 0]))
-    V = protect_one(x, variance=0.9).basis["image"]
-    assert abs(float(V[0, 0])) > 0.999
 
 
 @pytest.mark.parametrize(
@@ -125,45 +115,25 @@ def test_weighting_by_tasks_lets_a_small_task_count(x64, rng):
         {"image": small},
     )
     open_task = hmcl_jax.protect(again, heads, variance=0.9, weighting="tasks")
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(np.abs(x), np.abs(y), atol=1e-10),
-        open_task,
-        by_tasks,
-    )
-
-
-def ranks_of(protection):
-    return {m: r.tolist() for m, r in protection.rank.items()}
-
-
-def assert_seed_equals(together, seed, alone, atol):
-    mine = jax.tree.map(lambda x: x[seed], together)
-    assert ranks_of(mine) == ranks_of(alone)
-    for name, U in hmcl_jax.basis_image(alone).items():
-        np.testing.assert_allclose(hmcl_jax.basis_image(mine)[name], U, atol=atol)
-
-
-def test_a_leading_seed_axis_gives_the_protection_of_each_seed(dtype, rng):
-    problem = random_problem(rng, 7, [3, 2], dtype=dtype)
-    seeds = {m: np.stack([W, 2 * W, W[::-1]]) for m, W in problem.heads.items()}
-    moments = moments_of(problem)
-    together = hmcl_jax.protect(moments, seeds, variance=0.99)
-    for k in range(3):
-        alone = hmcl_jax.protect(moments, {m: W[k] for m, W in seeds.items()}, variance=0.99)
-        assert_seed_equals(together, k, alone, atol=2e-5)
+    sizes = (jax.tree.map(np.abs, protection) for protection in (open_task, by_tasks))
+    chex.assert_trees_all_close(*sizes, atol=1e-10)
 
 
 def test_every_seed_may_have_its_own_share(x64, rng):
     problem = random_problem(rng, 9, [5, 4])
-    seeds = {m: np.stack([W, 2 * W, W]) for m, W in problem.heads.items()}
+    seeds = {m: np.stack([W, 2 * W, W[::-1]]) for m, W in problem.heads.items()}
     moments = moments_of(problem)
-    shares = (0.3, 0.8, 1.0)
-    together = hmcl_jax.protect(moments, seeds, variance=jnp.array(shares))
-    for k, share in enumerate(shares):
-        one = {m: W[k] for m, W in seeds.items()}
-        alone = hmcl_jax.protect(moments, one, variance=share)
-        assert_seed_equals(together, k, alone, atol=1e-10)
-    assert any(len(set(ranks)) > 1 for ranks in ranks_of(together).values())
+    for variance, shares in ((0.9, [0.9] * 3), (jnp.array([0.3, 0.8, 1.0]), [0.3, 0.8, 1.0])):
+        together = hmcl_jax.protect(moments, seeds, variance=variance)
+        for k, share in enumerate(shares):
+            mine = jax.tree.map(lambda x, k=k: x[k], together)
+            one = {m: W[k] for m, W in seeds.items()}
+            alone = hmcl_jax.protect(moments, one, variance=share)
+            chex.assert_trees_all_equal(mine.rank, alone.rank)
+            images = hmcl_jax.basis_image(mine), hmcl_jax.basis_image(alone)
+            for name in problem.heads:
+                np.testing.assert_allclose(images[0][name], images[1][name], atol=1e-10)
+    assert len(set(together.rank["m0"].tolist())) > 1
     with pytest.raises(ValueError, match=r"variance must be one number, or one per seed .*\(2,\)"):
         hmcl_jax.protect(moments, seeds, variance=jnp.array([0.1, 0.2]))
     with pytest.raises(ValueError, match=r"variance must be in \(0, 1\]"):
@@ -230,14 +200,3 @@ def test_a_part_turns_only_if_the_rest_is_unprotected_seed_by_seed(rng):
             np.testing.assert_array_equal(ours.coordinates["m0"], full.coordinates["m0"] * seed)
             np.testing.assert_array_equal(ours.shared_basis, full.shared_basis * seed)
             np.testing.assert_array_equal(ours.shared_scales, full.shared_scales * seed)
-
-
-def test_repeated_calls_do_not_recompile(rng):
-    from hmcl_jax import protection as module
-
-    problem = random_problem(rng, 40, [3, 2], dtype=np.float32)
-    moments, heads = moments_of(problem), problem.heads
-    hmcl_jax.protect(moments, heads, variance=0.5)
-    sizes = module._spectra._cache_size(), module._build._cache_size()
-    hmcl_jax.protect(moments, heads, variance=0.99, min_rank=2)
-    assert (module._spectra._cache_size(), module._build._cache_size()) == sizes

@@ -1,5 +1,8 @@
 """What the transformations do, step by step, and how begin_task treats its input."""
 
+import functools
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +22,18 @@ every_span = pytest.mark.parametrize("span", SPANS)
 def began(tx, params, protection):
     """The state of a first task."""
     return hmcl_jax.begin_task(tx.init(params), params, protection)
+
+
+def walk(tx, params, protection, deltas):
+    """The parameters after each step of a first task."""
+
+    def step(carry, delta):
+        updates, state = tx.update(delta, carry[1], carry[0])
+        now = optax.apply_updates(carry[0], updates)
+        return (now, state), now
+
+    start = params, began(tx, params, protection)
+    return jax.jit(lambda start: jax.lax.scan(step, start, deltas))(start)[1]
 
 
 def assert_close(found, expected, atol=1e-12):
@@ -69,7 +84,7 @@ def test_anchor_follows_its_recursion(x64, rng):
         np.testing.assert_allclose(params["image"], W, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("variant", "beta"), [("mr", 0.05), ("ca", 0.3), ("ca", 0.9)])
+@pytest.mark.parametrize(("variant", "beta"), [("mr", 0.05), ("ca", 0.9)])
 def test_anchoring_obeys_the_bound(rng, beta, variant):
     problem = random_problem(rng, 6, [2, 3], dtype=np.float32)
     tx = optax.chain(hmcl_jax.hmcl_project(variant), hmcl_jax.task_anchor(beta))
@@ -80,13 +95,7 @@ def test_anchoring_obeys_the_bound(rng, beta, variant):
         m: np.float32(x + 0.1 * rng.normal(size=(200, *x.shape))) for m, x in direction.items()
     }
 
-    def step(carry, delta):
-        updates, state = tx.update(delta, carry[1], carry[0])
-        now = optax.apply_updates(carry[0], updates)
-        return (now, state), now
-
-    start = params, began(tx, params, protected(problem))
-    _, way = jax.jit(lambda start: jax.lax.scan(step, start, deltas))(start)
+    way = walk(tx, params, protected(problem), deltas)
     moved = {m: np.asarray(way[m]) - problem.heads[m] for m in params}
 
     def lengths(tree):
@@ -137,34 +146,21 @@ def distortions(problem, before, after):
     return np.abs(products[1] / products[0] - 1).max(), np.abs(radii[1] / radii[0] - 1).max()
 
 
-@pytest.mark.parametrize("span", ["protected", pytest.param("ambient", marks=pytest.mark.slow)])
-def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng, span):
-    problem = random_problem(rng, 128, [20, 20], samples=60, dtype=np.float32, time_column=False)
+@every_span
+@pytest.mark.parametrize(("dim", "rank"), [(16, 4), pytest.param(128, 20, marks=pytest.mark.slow)])
+def test_finite_rotation_keeps_the_geometry_over_a_thousand_steps(rng, dim, rank, span):
+    problem = random_problem(rng, dim, [rank] * 2, samples=60, dtype=np.float32, time_column=False)
     params, protection = heads_of(problem), protected(problem)
-    assert {int(r) for r in protection.rank.values()} == {20}
-    drift = {m: 2e-3 * rng.normal(size=W.shape).astype(np.float32) for m, W in params.items()}
-    keys = jax.random.split(jax.random.key(0), 1000)
+    drift = {m: 2e-3 * rng.normal(size=W.shape) for m, W in params.items()}
+    deltas = {m: np.float32(x + 1e-3 * rng.normal(size=(1000, *x.shape))) for m, x in drift.items()}
     found = {}
     for variant in ("ca", "rotation"):
         project = hmcl_jax.hmcl_project(variant, span=span)
-        tx = optax.chain(project, hmcl_jax.task_anchor(0.1))
-        state = began(tx, params, protection)
-
-        def step(carry, key, tx=tx):
-            now, state = carry
-            delta = {
-                m: x + 1e-3 * jax.random.normal(jax.random.fold_in(key, i), x.shape)
-                for i, (m, x) in enumerate(drift.items())
-            }
-            updates, state = tx.update(delta, state, now)
-            return (optax.apply_updates(now, updates), state), None
-
-        (after, _), _ = jax.jit(lambda c, step=step: jax.lax.scan(step, c, keys))((params, state))
-        moved = max(float(jnp.abs(after[m] - params[m]).max()) for m in params)
+        way = walk(optax.chain(project, hmcl_jax.task_anchor(0.1)), params, protection, deltas)
+        after = {m: x[-1] for m, x in way.items()}
         found[variant] = products, radii = distortions(problem, params, after)
-        off = f"products off by {products:.2e}, radii by {radii:.2e}"
-        print(f"{variant}, {span}: {off}, moved {moved:.2e}")
-        assert moved > 1e-2
+        print(f"{variant}, {span}, d = {dim}: products off by {products:.2e}, radii by {radii:.2e}")
+        assert max(float(jnp.abs(after[m] - params[m]).max()) for m in params) > 1e-2
     assert max(found["rotation"]) < 1e-4
     assert min(found["ca"]) > 10 * max(found["rotation"])
 
@@ -189,14 +185,20 @@ def test_finite_rotation_starts_as_first_order_ca(x64, rng, span):
         assert min(np.abs(x).max() for x in steps["ca"].values()) > 1e-7
 
 
-def test_finite_rotation_makes_good_what_was_dropped(x64, rng):
+def test_finite_rotation_repeats_a_dropped_step_and_begins_anew_with_a_task(x64, rng):
     problem = random_problem(rng, 6, [2, 3], time_column=False)
     tx = hmcl_jax.hmcl_project("rotation")
     state, update = began(tx, problem.heads, protected(problem)), jax.jit(tx.update)
     _, state = update(problem.delta, state, problem.heads)  # the update is dropped
     updates, state = update(problem.delta, state, problem.heads)
-    after = optax.apply_updates(problem.heads, updates)
-    assert max(distortions(problem, problem.heads, after)) < 1e-12
+    heads = {m: np.asarray(W) for m, W in optax.apply_updates(problem.heads, updates).items()}
+    assert max(distortions(problem, problem.heads, heads)) < 1e-12
+    later = problem._replace(heads=heads)
+    state = hmcl_jax.begin_task(state, heads, protected(later))
+    assert not any(np.any(x) for x in state.rotation.turned)
+    tiny = {m: 1e-7 * x for m, x in problem.delta.items()}
+    updates, _ = update(tiny, state, heads)
+    assert_close(updates, hmcl_jax.closest_admissible(tiny, protected(later)))
 
 
 def test_the_rotation_learns_the_beta_of_the_anchor_behind_it(rng):
@@ -212,9 +214,6 @@ def test_the_rotation_learns_the_beta_of_the_anchor_behind_it(rng):
     rotation = hmcl_jax.hmcl_project("rotation")
     assert betas(rotation) == [0]
     assert betas(optax.chain(rotation, hmcl_jax.task_anchor(0.3))) == [0.3]
-    inside = optax.chain(rotation, hmcl_jax.task_anchor(0.3))
-    groups = {"a": inside, "b": optax.chain(hmcl_jax.hmcl_project("mr"), hmcl_jax.task_anchor(0.1))}
-    assert betas(optax.partition(groups, {"m0": "a", "m1": "a", "m2": "b"})) == [0.3]
     heads_only = hmcl_jax.task_anchor(0.2, heads={"m0": "m0"})  # does not cover the heads
     assert betas(optax.chain(rotation, heads_only)) == [0]
     injected = optax.chain(rotation, optax.inject_hyperparams(hmcl_jax.task_anchor)(beta=0.2))
@@ -235,8 +234,7 @@ def test_the_rotation_learns_the_beta_of_the_anchor_behind_it(rng):
         betas(optax.chain(rotation, hmcl_jax.task_anchor(0.2), hmcl_jax.task_anchor(0.1)))
 
 
-@every_variant
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("variant", "named"), [("ca", True), ("ca", False), ("rotation", True)])
 def test_heads_that_cannot_turn_together_stay_in_place(x64, rng, variant, named):
     problem = random_problem(rng, 5, [2, 3, 0], time_column=False)
     stage = hmcl_jax.hmcl_project(variant, {m: m for m in problem.heads} if named else None)
@@ -255,17 +253,6 @@ def test_heads_that_cannot_turn_together_stay_in_place(x64, rng, variant, named)
         assert_close(update(alone), hmcl_jax.closest_admissible(problem.delta, alone))
 
 
-def test_beta_can_be_injected_and_changed(rng):
-    problem = random_problem(rng, 4, [2], dtype=np.float32)
-    tx = optax.inject_hyperparams(hmcl_jax.hmcl)(1e-2, beta=0.1)
-    state, update = began(tx, heads_of(problem), protected(problem)), jax.jit(tx.update)
-    found = []
-    for beta in (0.9, 0.0):
-        state.hyperparams["beta"] = jnp.asarray(beta)
-        found.append(update(problem.delta, state, problem.heads)[0]["m0"])
-    np.testing.assert_allclose(found[0], 0.1 * found[1], rtol=1e-4, atol=1e-8)
-
-
 def test_everything_in_the_state_is_a_copy(rng):
     problem = random_problem(rng, 5, [3], dtype=np.float32)
     params, given = heads_of(problem), protected(problem)
@@ -275,20 +262,6 @@ def test_everything_in_the_state_is_a_copy(rng):
         assert leaf.unsafe_buffer_pointer() not in pointers
     anchor = next(s for s in state if isinstance(s, TaskAnchorState))
     np.testing.assert_array_equal(anchor.anchor["m0"], params["m0"])
-
-
-def test_a_new_task_starts_without_the_rotation_of_the_last(x64, rng):
-    problem = random_problem(rng, 6, [2, 3], time_column=False)
-    tx = hmcl_jax.hmcl_project("rotation")
-    state, update = began(tx, problem.heads, protected(problem)), jax.jit(tx.update)
-    updates, state = update(problem.delta, state, problem.heads)
-    heads = {m: np.asarray(W) for m, W in optax.apply_updates(problem.heads, updates).items()}
-    later = problem._replace(heads=heads)
-    state = hmcl_jax.begin_task(state, heads, protected(later))
-    assert all(not np.any(x) for x in state.rotation.turned)
-    tiny = {m: 1e-7 * x for m, x in problem.delta.items()}
-    updates, _ = update(tiny, state, heads)
-    assert_close(updates, hmcl_jax.closest_admissible(tiny, protected(later)))
 
 
 def test_a_whole_branch_may_be_masked(rng):
@@ -324,8 +297,10 @@ def test_the_preset_hands_everything_on(rng):
 def test_the_preset_is_the_papers_by_default(rng):
     problem = random_problem(rng, 4, [2, 3], dtype=np.float32)
     stages = optax.adamw(1e-2, weight_decay=0.0), hmcl_jax.hmcl_project("ca")
+    by_hand = optax.chain(*stages, hmcl_jax.task_anchor(0.15))
+    injected = optax.inject_hyperparams(hmcl_jax.hmcl)(1e-2, beta=0.15)
     found = []
-    for tx in (hmcl_jax.hmcl(1e-2), optax.chain(*stages, hmcl_jax.task_anchor(0.15))):
+    for tx in (hmcl_jax.hmcl(1e-2), injected, by_hand):
         params, update = heads_of(problem), jax.jit(tx.update)
         state = began(tx, params, protected(problem))
         for k in range(3):
@@ -333,7 +308,8 @@ def test_the_preset_is_the_papers_by_default(rng):
             updates, state = update(gradient, state, params)
             params = optax.apply_updates(params, updates)
         found.append(params)
-    assert_close(*found, atol=1e-6)
+    for preset in found[:2]:
+        assert_close(preset, found[2], atol=1e-6)
 
 
 def test_the_protected_width_may_grow_from_task_to_task(rng):
@@ -360,9 +336,7 @@ def test_the_anchor_computes_in_float32_and_leaves_integers_alone():
     assert int(updates["step"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("variant", "hold_time"), [("mr", True), ("ca", False), ("rotation", True), ("rotation", False)]
-)
+@pytest.mark.parametrize(("variant", "hold_time"), [("ca", False), ("rotation", True)])
 def test_an_empty_protection_leaves_the_plain_update(rng, variant, hold_time):
     problem = random_problem(rng, 5, [2, 3], dtype=np.float32)
     params = heads_of(problem)
@@ -380,25 +354,19 @@ def test_an_empty_protection_leaves_the_plain_update(rng, variant, hold_time):
     both = jax.tree.map(lambda *x: jnp.stack(x), empty, full)
     many = {m: jnp.stack([x, x]) for m, x in problem.delta.items()}
 
-    def update(delta, state):
-        return tx.update(delta, state, params)
-
-    for way in (lambda *x: jax.lax.map(lambda x: update(*x), x), jax.vmap(update)):
-        found = jax.jit(way)(many, both)
-        for place, single in enumerate((alone, corrected)):
-            mine = jax.tree.map(lambda x, place=place: x[place], found)
-            jax.tree.map(
-                lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), mine, single
-            )
-            if single is alone:
-                assert_close(mine[0], expected, atol=0)
+    # Seeds of both kinds together, and one after the other.
+    update = jax.vmap(lambda delta, state: tx.update(delta, state, params))
+    in_turn = functools.partial(jax.lax.map, lambda x: tx.update(*x, params))
+    for found in (jax.jit(update)(many, both), jax.jit(in_turn)((many, both))):
+        first, second = (jax.tree.map(lambda x, k=k: x[k], found) for k in range(2))
+        chex.assert_trees_all_close((first, second), (alone, corrected), rtol=1e-4, atol=1e-6)
+        assert_close(first[0], expected, atol=0)
     assert_close(alone[0], expected, atol=0)
     if variant == "rotation":
         assert not any(np.any(x) for x in jax.tree.leaves(alone[1][0].rotation.turned))
 
 
-@every_variant
-@pytest.mark.parametrize("hold_time", [True, False])
+@pytest.mark.parametrize(("variant", "hold_time"), [("mr", True), ("rotation", False)])
 def test_the_state_holds_measures_of_the_step(x64, rng, variant, hold_time):
     problem = random_problem(rng, 6, [2, 3])
     protection = protected(problem)

@@ -294,7 +294,6 @@ def main() -> None:
             known = {d: r for d, r in known.items() if r["outcome"] != "survived"}
     # What a test session imports, done once. Nothing of hmcl_jax, and nothing that starts JAX.
     import flax.linen  # noqa: F401
-    import hypothesis  # noqa: F401
     import jax.test_util  # noqa: F401
     import optax  # noqa: F401
     import scipy.linalg
