@@ -19,16 +19,16 @@ provenance = { source = "made" }
 """
 
 
-def labelled(per_class=(3, 2)):
+def labelled():
     """(path, class folder, bytes) of both splits, in an order that is not sorted."""
-    rows = {}
-    for split, count in zip(("train", "test"), per_class, strict=True):
-        rows[split] = [
+    return {
+        split: [
             (f"{split}/{name}/{number}.jpg", name, f"{split} {name} {number}".encode())
             for number in reversed(range(count))
             for name in CLASSES
         ]
-    return rows
+        for split, count in (("train", 3), ("test", 2))
+    }
 
 
 def captions_of(split):
@@ -84,17 +84,17 @@ def write_tar(path, members):
     return path
 
 
-def make_label_shards(root, shards=2):
+def make_label_shards(root):
     for split, rows in labelled().items():
         ordered = sorted(rows)
-        for shard in range(shards):
-            members = []
-            for number, (_, name, data) in enumerate(ordered):
-                if number * shards // len(ordered) == shard:
-                    members.append((f"s{number:07d}.cls", str(IN_ORDER.index(name)).encode()))
-                    members.append((f"s{number:07d}.jpg", data))
-            write_tar(root / split / f"{shard}.tar", members[::-1])
-        write(root / split / "nshards.txt", f"{shards}\n")
+        members = []
+        for number, (_, name, data) in enumerate(ordered):
+            members.append((f"s{number:07d}.cls", str(IN_ORDER.index(name)).encode()))
+            members.append((f"s{number:07d}.jpg", data))
+        half = len(ordered)
+        write_tar(root / split / "0.tar", members[:half][::-1])
+        write_tar(root / split / "1.tar", members[half:][::-1])
+        write(root / split / "nshards.txt", "2\n")
     write(root / "classnames.txt", "\n".join(NAMES) + "\n")
     write(root / "zeroshot_classification_templates.txt", "a {c}.\nthe {c}.\n")
     return root

@@ -79,14 +79,9 @@ def test_synsets_are_named_by_offset_or_by_word_and_sense(small):
         assert small.synset(name) == "n00000006"
     assert small.synset("dog.n.02") == "n00000010"
     assert small.name("poodle.n.01") == "poodle"
-
-
-@pytest.mark.parametrize("name", ["n09999999", "dog.n.03", "dog.n.00", "cat.n.01", "dog", "n123"])
-def test_unknown_synsets_are_refused(small, name):
-    with pytest.raises(WordNetError, match=f"'{name}' is no noun of WordNet 3.0"):
-        small.synset(name)
-    with pytest.raises(WordNetError, match=name):
-        synset_tree(small, [name], root=ROOT)
+    for name in ("n09999999", "dog.n.03", "dog.n.00", "cat.n.01", "dog", "n123"):
+        with pytest.raises(WordNetError, match=f"'{name}' is no noun of WordNet 3.0"):
+            synset_tree(small, [name], root=ROOT)
 
 
 def test_every_way_to_choose_a_parent_gives_a_tree(small):
@@ -102,6 +97,8 @@ def test_every_way_to_choose_a_parent_gives_a_tree(small):
         assert list(rows) == sorted(rows)
         tree = make_tree(rows, [small.synset(name) for name in names])
         assert tree.root == ROOT
+    with pytest.raises(ValueError, match=r"parent must be one of .*'best'"):
+        synset_tree(small, names, parent="best", root=ROOT)
 
 
 def test_paths_end_at_the_root(small):
@@ -115,13 +112,15 @@ def test_paths_end_at_the_root(small):
         synset_tree(small, ["dog.n.01", "n00000010"], root="n00000004")
 
 
-def test_a_circle_of_hypernyms_does_not_hang(small, folder):
+def test_a_circle_of_hypernyms_is_named_and_can_be_opened(small, folder):
     # The second circle also leads to the root.
     both = DATA.replace("egg 0 001 @", "egg 0 002 @ 00000003 n 0000 @")
     for wordnet in (small, read_wordnet(write(folder, both))):
         for parent in ("shortest", "longest", "first"):
             with pytest.raises(WordNetError, match=r"above n000000.* run in a circle"):
                 synset_tree(wordnet, ["egg.n.01"], parent=parent, root=ROOT)
+    rows = synset_tree(small, ["egg.n.01"], root=ROOT, moved={"egg.n.01": "n00000005"})
+    assert ("egg", "pet") in spoken(small, rows)
 
 
 def test_chains_are_contracted_but_synsets_and_root_stay(small):
@@ -134,24 +133,11 @@ def test_chains_are_contracted_but_synsets_and_root_stay(small):
     assert spoken(small, chain) == {("dog", "entity"), ("puppy", "dog")}
 
 
-def test_synsets_can_be_moved_by_hand(small):
-    rows = synset_tree(small, ["egg.n.01"], root=ROOT, moved={"egg.n.01": "n00000005"})
-    assert ("egg", "pet") in spoken(small, rows)
-    with pytest.raises(WordNetError, match="'n00000099' is no noun"):
-        synset_tree(small, ["egg.n.01"], root=ROOT, moved={"egg.n.01": "n00000099"})
-
-
-def test_unknown_ways_to_choose_a_parent_are_refused(small):
-    with pytest.raises(ValueError, match=r"parent must be one of .*'best'"):
-        synset_tree(small, ["dog.n.01"], parent="best", root=ROOT)
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "complaint"),
     [
         ("data", "0000006 05 n 02 dog", "0000666 05 n 02 dog", "incomplete, without .'n00000006'"),
         ("data", "dog 0 domestic_dog", "dog 0 3 domestic_dog", "data.noun is damaged .*00000006"),
-        ("data", "dog 0 domestic_dog 0 002 @", "dog 0 domestic_dog 0 003 @", "'00000006"),
         ("index", "animal n 1 2 @", "animal n 1 x @", "index.noun is damaged .*'animal"),
         ("index", "1 1 00000003", "1 1 00000333", "incomplete, without .'n00000333'"),
         ("data", DATA, LICENCE, "incomplete"),

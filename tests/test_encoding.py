@@ -5,8 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from fuzzing import sign
-from stores import plant, tasks, write
+from stores import plant, sign, tasks, write
 
 from hmcl_jax import entailment, lorentz
 from hmcl_jax.data.encoding import Arrays, decode, encode_features
@@ -136,13 +135,11 @@ def save(part, edit):
     ("fault", "message"),
     [
         (save("scales", plant(3, np.nan)), "train_features row 3 is not finite"),
-        (save("scales", plant(5, 1e38)), "train_features row 5 is not finite"),
         (save("offset", plant(2, np.inf)), "train_features row 0 is not finite"),
-        (save("scales", lambda a: a[:-1]), r"got .*\(11,\)"),
         (save("offset", lambda a: a[:7]), r"got .*\(7,\)"),
         (save("codes", lambda a: a[0]), r"needs parts of shape \(n, d\)"),
         (lambda _, e: e.update(encoding="int4"), "'int4'.* known is int8"),
-        (lambda _, e: e.update(dtype="<f8"), "train_features .*'<f8'"),
+        (lambda _, e: e.update(dtype="<i4"), "train_features has the encoding"),
         (lambda _, e: e.pop("scales"), "not a readable store: KeyError: 'scales'"),
         (lambda folder, _: (folder / "train_features.offset.npy").unlink(), "offset.npy"),
     ],
@@ -151,24 +148,13 @@ def test_damage_that_is_signed_is_refused(tmp_path, rng, fault, message):
     path = tmp_path / "coded"
     write(path, tasks(rng), features="int8")
     manifest = json.loads((path / "manifest.json").read_text())
-    fault(path / "animals", manifest["tasks"][0]["arrays"]["train_features"])
+    arrays = manifest["tasks"][0]["arrays"]
+    plain = [name for name, entry in arrays.items() if "encoding" not in entry]
+    assert plain == ["test_labels", "train_labels"]
+    fault(path / "animals", arrays["train_features"])
     (path / "manifest.json").write_text(json.dumps(manifest))
     if (path / "animals" / "train_features.offset.npy").exists():
         sign(path)
     for verify in (True, False):
         with pytest.raises(StoreError, match=message):
             read_store(path, verify).validate()
-
-
-def test_labels_are_not_encoded(tmp_path, rng):
-    path = tmp_path / "coded"
-    write(path, tasks(rng), features="int8")
-    manifest = json.loads((path / "manifest.json").read_text())
-    arrays = manifest["tasks"][0]["arrays"]
-    plain = [name for name, entry in arrays.items() if "encoding" not in entry]
-    assert plain == ["test_labels", "train_labels"]
-    arrays["train_labels"] |= {"encoding": "int8", "dtype": "<f2"}
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    sign(path)
-    with pytest.raises(StoreError, match="train_labels has the encoding"):
-        read_store(path)

@@ -13,16 +13,14 @@ from hmcl_jax.data.store import ARRAYS, read_store, write_store
 DIM = 6
 
 
-def classification(rng, prototypes=True):
-    arrays = {
+def classification(rng):
+    return {
         "train_features": rng.normal(size=(9, DIM)).astype(np.float32),
         "train_labels": np.arange(9) % 3,
         "test_features": rng.normal(size=(4, DIM)).astype(np.float32),
         "test_labels": np.array([0, 1, 2, 2], np.uint8),
+        "prototypes": rng.normal(size=(3, DIM)).astype(np.float32),
     }
-    if prototypes:
-        arrays["prototypes"] = rng.normal(size=(3, DIM)).astype(np.float32)
-    return arrays
 
 
 def retrieval(rng):
@@ -79,10 +77,9 @@ def test_what_collection_toml_states(tmp_path, rng):
         licence = "CC0"
         provenance = "measured"
         """
-    found = read_features(make(tmp_path / "x", classification(rng, False), toml))
+    found = read_features(make(tmp_path / "x", classification(rng), toml))
     assert (found.name, found.general, found.specific, found.K) == ("heat", "words", "thermal", 4.0)
     assert found.prompts == ("a thermal picture of a {}.",)
-    assert found.prototypes is None
     notes = {"layout": "features", "space": "tangent", "fit": "crop", "licence": "CC0"}
     assert found.provenance == {**notes, "source": "measured"}
     told = read_features(tmp_path / "x", "cold", space="points", K=2.0, general="text")
@@ -112,8 +109,10 @@ def test_spaces(tmp_path, rng, K, monkeypatch):
 
 
 def test_a_task_of_a_store(tmp_path, rng):
-    classes = classification(rng, prototypes=False)
+    classes = classification(rng)
+    del classes["prototypes"]
     found = read_features(make(tmp_path / "a", classes, classes="missile\ncat\nmissile\n"))
+    assert found.prototypes is None
     with pytest.raises(IngestError, match="a: prototypes are not known"):
         found.task()
     first = found.task(np.zeros((3, DIM), np.float32))
@@ -128,16 +127,11 @@ def test_a_task_of_a_store(tmp_path, rng):
     assert [task.name for task in read_store(tmp_path / "store")] == ["a", "b"]
 
 
-BAD = r"(is not finite|has length)"
-
-
 @pytest.mark.parametrize(
     ("array", "change", "complaint"),
     [
-        ("test_features", plant(1, np.inf), f"test_features row 1 {BAD}"),
-        ("train_features", lambda a: a * 1e300, f"train_features row 0 {BAD}"),
+        ("test_features", plant(1, np.inf), "test_features row 1 (is not finite|has length)"),
         ("train_features", lambda a: a[:, 0], r"train_features must have shape \(n, d\), got \(9,"),
-        ("train_features", lambda a: a[:, :5], r"train_features must have shape \(n, 6\)"),
         ("train_features", np.int32, "must be floating-point numbers, got dtype int"),
         ("train_labels", plant(2, 2**40), "train_labels row 2 is .* beyond int32"),
         ("prototypes", lambda a: a[:2], "prototypes has 2 rows for 3 classes"),
@@ -145,7 +139,6 @@ BAD = r"(is not finite|has length)"
         ("train_pairs", lambda a: np.zeros((1, 2), int), "retrieval needs the arrays"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_what_arrays_must_not_hold(tmp_path, rng, array, change, complaint):
     made = classification(rng)
     made[array] = change(made.get(array))
@@ -161,7 +154,6 @@ def test_what_arrays_must_not_hold(tmp_path, rng, array, change, complaint):
         ({}, "got space = None and norm = None"),
         ({"space": "euclidean"}, "norm is needed for Euclidean features"),
         ({"space": "points", "norm": 1.0}, "got space = 'points' and norm = 1.0"),
-        ({"space": "euclidean", "norm": -1.0}, "norm must be a positive number, got '-1.0'"),
         ({"space": "points", "K": float("nan")}, "K must be a positive number"),
         ({"space": "euclidean", "norm": 40.0}, "row 0 has length 40 in the tangent space"),
         ({"space": "euclidean", "norm": 1.0}, "train_features row 5 .*must not be zero"),

@@ -4,9 +4,7 @@ import dataclasses
 import io
 import itertools
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -23,10 +21,7 @@ from hmcl_jax.data.store import read_store
 
 SIZES = dataclasses.replace(SMALL, vocabulary=49408, context=20)
 COLOURS = {"red": (220, 40, 30), "green": (30, 200, 60), "blue": (40, 50, 210)}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "hmcl_jax", "extract", *map(str, arguments)]
+COMMAND = [sys.executable, "-m", "hmcl_jax", "extract"]
 
 
 def picture(rng: np.random.Generator, colour: str, kind: str = "PNG") -> bytes:
@@ -37,7 +32,7 @@ def picture(rng: np.random.Generator, colour: str, kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def make_data(root: Path, per_class: int = 6) -> None:
+def make_data(root: Path, per_class: int = 3) -> None:
     """A folder of classes, a tar shard and a table of captions, all of coloured noise."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -74,9 +69,9 @@ def extraction(root: Path, out: Path, *more: object) -> list[object]:
 
 @pytest.fixture(scope="module")
 def store(made) -> Path:
-    start = command(*extraction(made, made / "store"))
-    done = subprocess.run(start, capture_output=True, text=True, check=True)
-    assert "train pictures 18/18" in done.stdout
+    start = extraction(made, made / "store")
+    done = subprocess.run([*COMMAND, *map(str, start)], capture_output=True, text=True, check=True)
+    assert "train pictures 9/9" in done.stdout
     return made / "store"
 
 
@@ -84,8 +79,8 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store, hmcl, capsys):
     found = read_store(store)
     found.validate()
     assert [(task.name, task.kind, task.size("train")) for task in found] == [
-        ("folder", "classification", 18),
-        ("tar", "classification", 18),
+        ("folder", "classification", 9),
+        ("tar", "classification", 9),
         ("table", "retrieval", 16),
     ]
     assert found["tar"].classes == tuple(COLOURS)
@@ -95,7 +90,7 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store, hmcl, capsys):
     expected = backbone.prototypes(tokens, np.tile(np.arange(3), 2))
     np.testing.assert_allclose(found["tar"].arrays["prototypes"], expected, rtol=2e-3, atol=2e-3)
     quick = [f"--set=train.{kind}.epochs=2" for kind in ("classification", "retrieval")]
-    methods = ("--methods", "vanilla,hmcl_ca", "--seeds", "0,1")
+    methods = ("--methods", "vanilla,hmcl_ca", "--seeds", "0")
     hmcl("run", "--stream", store, "--out", made / "run", *methods, *quick)
     assert "hmcl_ca" in capsys.readouterr().out
     assert "vanilla" in (made / "run" / "table.md").read_text()
@@ -103,25 +98,21 @@ def test_from_a_checkpoint_and_pictures_to_a_table(made, store, hmcl, capsys):
     assert scores["about"]["store"]["fingerprint"] == found.fingerprint
 
 
-def contents(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "seed"), [(2, 0), (10, 1)])
-def test_killed_and_resumed_it_is_the_same_store(made, store, tmp_path, kills, seed):
-    rng = random.Random(seed)
-    resumed = command(*extraction(made, tmp_path / "store", "--resume"))
-    for _ in range(kills):
-        process = subprocess.Popen(
-            resumed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
+def test_killed_and_resumed_it_is_the_same_store(made, store, tmp_path):
+    chance, out = random.Random(0), tmp_path / "store"
+    resumed = [*COMMAND, *map(str, extraction(made, out, "--resume"))]
+    for _ in range(6):
+        process = subprocess.Popen(resumed, stdout=subprocess.PIPE)
         process.stdout.readline()  # the first part is done; before it, nothing is lost
-        time.sleep(rng.uniform(0, 0.6))
-        os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(chance.uniform(0, 0.6))
+        process.kill()
         process.communicate()
-    subprocess.run(resumed, check=True, capture_output=True)
-    assert contents(tmp_path / "store") == contents(store)
+    subprocess.run(resumed, check=True)
+    files = [path for path in store.rglob("*") if path.is_file()]
+    assert len(files) == sum(path.is_file() for path in out.rglob("*"))
+    for path in files:
+        assert (out / path.relative_to(store)).read_bytes() == path.read_bytes(), path
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,39 @@
-"""Mutated stores and configs: refused with our own errors, or read and unchanged."""
+"""Mutated stores, configs and collections: refused with our own errors, or read and valid."""
 
+import contextlib
 import json
 import random
 import shutil
 
 import numpy as np
 import pytest
-from fuzzing import OUTSIDE, as_json, mutate_bytes, mutate_tree, sign
-from stores import tasks, write
+from collections_made import TOML as STATED
+from collections_made import (
+    contents,
+    make_caption_shards,
+    make_caption_table,
+    make_coco,
+    make_folders,
+    make_karpathy,
+    make_label_shards,
+    make_label_table,
+    write,
+)
+from stores import sign, tasks
+from stores import write as write_small
 
 from hmcl_jax._files import json_sha256
 from hmcl_jax.continual import ConfigError
 from hmcl_jax.continual.experiment import read_experiment, read_order
+from hmcl_jax.data.errors import IngestError
+from hmcl_jax.data.image_datasets import open_collection
 from hmcl_jax.data.store import MANIFEST, NAME, StoreError, read_store
 
+OUTSIDE = "../../../outside"
+JUNK = [
+    *(None, True, -1, 0, 3.5, 1e308, 2**31, 2**63, 10**30, 10**400, "", "O", "|O8", "\ud800"),
+    *(OUTSIDE, "/etc/passwd", "a\x00b", "x" * 5000, [], {}, [[]], [10**12, 10**12], {"a": {}}),
+]
 TOML = [
     *("-1", "0", "1e308", "nan", "inf", "-inf", "true", '""', "[]", "{}", "[[1]]", "1979-05-27"),
     *("9" * 400, "9" * 5000, "0x" + "f" * 5000, "2147483648", '"\\u0000"'),
@@ -45,6 +65,37 @@ margin = 0.5
 """
 
 
+def mutate_bytes(chance, data):
+    """A flipped bit, a cut, an insertion, or a stretch of noise."""
+    at = chance.randrange(len(data) + 1)
+    kind = chance.randrange(4)
+    if kind == 0 and at < len(data):
+        return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at]
+    noise = chance.randbytes(chance.randint(1, 40))
+    return data[:at] + noise + data[at if kind == 2 else at + len(noise) :]
+
+
+def mutate_tree(chance, tree):
+    """A JSON value with one random part replaced or removed."""
+    if isinstance(tree, dict) and tree and chance.random() < 0.85:
+        key = chance.choice(sorted(tree))
+        if chance.random() < 0.15:
+            return {k: v for k, v in tree.items() if k != key}
+        if chance.random() < 0.05:
+            return {OUTSIDE if k == key else k: v for k, v in tree.items()}
+        return {**tree, key: mutate_tree(chance, tree[key])}
+    if isinstance(tree, list) and tree and chance.random() < 0.85:
+        at = chance.randrange(len(tree))
+        return [*tree[:at], mutate_tree(chance, tree[at]), *tree[at + 1 :]]
+    return chance.choice(JUNK)
+
+
+def as_json(tree):
+    return json.dumps(tree).encode("utf8", "surrogatepass")
+
+
 def content(store):
     """All that is in a store."""
     arrays = [{name: x.tolist() for name, x in task.arrays.items()} for task in store]
@@ -59,7 +110,7 @@ def stores(tmp_path_factory):
     for features in (None, "int8"):
         for form in ("", ".zip"):
             whole = folder / f"whole-{features}{form}"
-            write(whole, tasks(np.random.default_rng(0)), features=features)
+            write_small(whole, tasks(np.random.default_rng(0)), features=features)
             wholes[whole] = content(read_store(whole))
     return wholes
 
@@ -147,3 +198,83 @@ def fuzz(case, seed, count, wholes, folder):
 @pytest.mark.parametrize("case", [damaged_store, damaged_config])
 def test_mutations(tmp_path, stores, case, count, seed):
     fuzz(case, seed, count, stores, tmp_path)
+
+
+def check(collection, split):
+    """Everything that must hold of a split, and that its pictures can be read or are refused."""
+    count = len(split.pictures)
+    assert count
+    if collection.kind == "classification":
+        assert split.labels.shape == (count,)
+        assert 0 <= split.labels.min() <= split.labels.max() < len(collection.classes)
+    else:
+        assert split.pairs.min() >= 0
+        assert set(split.pairs[:, 0]) == set(range(count))
+        assert set(split.pairs[:, 1]) == set(range(len(split.captions)))
+        assert all(text.strip() == text != "" for text in split.captions)
+        "".join(split.captions).encode()
+    assert len({picture.key for picture in split.pictures}) == count
+    with contextlib.suppress(IngestError):
+        contents(split)
+
+
+def mutate_header(chance, data):
+    """A tar file with a random field, mostly with the right checksum, so that it is believed."""
+    data = bytearray(data)
+    block = 512 * chance.randrange(len(data.rstrip(b"\x00")) // 512 + 1)
+    start, length = chance.choice([(0, 100), (0, 2), (124, 12), (148, 2), (156, 1), (257, 8)])
+    field = chance.randbytes(length)
+    if start == 124 and chance.random() < 0.5:
+        field = b"\x80" + field[1:]  # a number in base 256
+    elif start == 156:
+        field = bytes([chance.choice(b"01234567gxLKSVDNM")])
+    data[block + start : block + start + length] = field
+    if start != 148 and chance.random() < 0.7:
+        data[block + 148 : block + 156] = b" " * 8
+        data[block + 148 : block + 156] = b"%06o\x00 " % sum(data[block : block + 512])
+    return bytes(data)
+
+
+def is_refused(root):
+    try:
+        found = open_collection(root)
+    except IngestError:
+        return True
+    check(found, found.train)
+    check(found, found.test)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("build", "file"),
+    [
+        (make_caption_table, "train.csv"),
+        (make_label_table, "train.csv"),
+        (lambda root: make_label_table(root, "jsonl"), "train.jsonl"),
+        (make_coco, "annotations/captions_train2017.json"),
+        (make_karpathy, "dataset_made.json"),
+        (make_label_shards, "train/0.tar"),
+        (make_label_shards, "zeroshot_classification_templates.txt"),
+        (make_label_shards, "train/nshards.txt"),
+        (make_caption_shards, "test/0.tar"),
+        (lambda root: make_caption_shards(root, "json"), "test/0.tar"),
+        (make_folders, "collection.toml"),
+        (make_folders, "classnames.txt"),
+    ],
+)
+def test_damaged_collections(tmp_path, build, file):
+    chance = random.Random(0)
+    root = build(tmp_path / "set")
+    if build is make_folders:
+        write(root / file, STATED if file.endswith("toml") else "a\nb\nc\nd\n")
+    whole = (root / file).read_bytes()
+    times, refused = 150 if file.endswith(".tar") else 50, 0
+    for trial in range(times):
+        data = mutate_bytes(chance, whole)
+        if file.endswith(".tar") and trial % 3:  # most of a tar file is zeros
+            data = mutate_header(chance, whole)
+        elif file.endswith(".json") and trial % 2:
+            data = json.dumps(mutate_tree(chance, json.loads(whole))).encode()
+        (root / file).write_bytes(data)
+        refused += is_refused(root)
+    assert 0 < refused < times

@@ -1,6 +1,7 @@
 """Numbers gone bad: one seed stops or skips, the others and the checkpoints do not notice."""
 
 import dataclasses
+import functools
 import json
 import warnings
 
@@ -21,7 +22,7 @@ from hmcl_jax.continual import (
     run_stream,
 )
 from hmcl_jax.continual.guard import GuardState, halt_on_nonfinite
-from hmcl_jax.continual.health import Stopped, clean_state, find_stopped, load_stopped
+from hmcl_jax.continual.health import Stopped, find_stopped, load_stopped
 from hmcl_jax.continual.run_directory import read_step
 from hmcl_jax.data.synthetic import synthetic_stream
 from hmcl_jax.report import latex_table, markdown_table, write_results
@@ -131,20 +132,16 @@ def test_a_bad_state_stops_one_seed(healthy, tmp_path):
     assert_checkpoints_finite(tmp_path)
 
 
-@pytest.mark.parametrize("on_bad", ["stop", pytest.param("skip", marks=pytest.mark.slow)])
-def test_moments_that_overflow_stop_a_seed(tmp_path, on_bad):
+def test_moments_that_overflow_stop_a_seed(tmp_path):
     """AdamW then makes steps of 0: finite, but nothing is learned, and infinity would be saved."""
-    config = dataclasses.replace(
-        CONFIG, entailment_weight=1e25, reset_optimizer=False, on_bad=on_bad, spike=1e30
-    )
+    bad = {"entailment_weight": 1e25, "reset_optimizer": False, "spike": 1e30}
+    config = dataclasses.replace(CONFIG, **bad)
     with pytest.raises(FloatingPointError, match=r"the state was not finite.*No seed is left"):
         run_stream(STORE, ["vanilla"], [0], config, out=tmp_path)
     assert not list((tmp_path / "vanilla").glob("steps/*"))
 
 
-def assert_equal(found, expected):
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert np.array_equal(one, other)
+assert_equal = functools.partial(jax.tree.map, np.testing.assert_array_equal)
 
 
 def steps(tx, gradients):
@@ -156,7 +153,7 @@ def steps(tx, gradients):
     return W, state
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_after_a_bad_step_nothing_moves(bad):
     W, state = steps(halt_on_nonfinite(optax.adam(0.1)), [1.0, bad, 1.0])
     once, expected = steps(halt_on_nonfinite(optax.adam(0.1)), [1.0])
@@ -210,7 +207,6 @@ def report(losses=FINE, first=-1, gradient=(), update=(), head=1.0, config=CONFI
         ({"losses": (2.0, 2001.0, 1.0)}, "2: the loss of text, image rose to 2001"),
         ({"losses": (2.0, np.nan, 1.0)}, "2: the loss of text, image was not finite"),
         ({"losses": (2.0, np.nan, 1.0), "config": SKIP}, None),
-        ({"losses": (2.0, 3e3, 1.0), "config": SKIP}, "2: the loss of text, image rose to 3000"),
         ({"first": 4, "gradient": ["text"]}, "3: the gradient of text was not finite"),
         ({"first": 1, "update": ["audio", "text"]}, "1: the step of audio, text was not finite"),
         (
@@ -224,14 +220,6 @@ def test_reports_name_task_epoch_modality_and_what_was_first(arguments, said):
     assert report() == []
     expected = [] if said is None else [f"seed 9 stopped on task 'cars', in epoch {said}"]
     assert report(**arguments) == expected
-
-
-def test_states_are_cleaned_and_their_seeds_named():
-    own = {"F": jnp.array([[1.0, jnp.inf], [2.0, 3.0], [jnp.nan, 1.0]]), "n": jnp.arange(3)}
-    cleaned, bad = clean_state(own, np.array([False, False, True]))
-    assert bad.tolist() == [True, False, False]
-    assert cleaned["F"].tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 1.0]]
-    assert cleaned["n"] is own["n"]
 
 
 def test_reports_come_back_from_their_tables():

@@ -87,7 +87,7 @@ def test_other_files_are_ignored_and_counted(tmp_path):
     assert open_collection(shards).provenance["ignored"] == "1 file"
 
 
-def test_suffixes_in_capitals_and_test_folders_by_other_names(tmp_path):
+def test_names_of_files_and_folders(tmp_path):
     make_folders(tmp_path)
     (tmp_path / "train" / "cat" / "0.jpg").rename(tmp_path / "train" / "cat" / "0.JPEG")
     (tmp_path / "test").rename(tmp_path / "validation")
@@ -119,10 +119,10 @@ def test_labels_are_names_or_rows_of_stated_classes(tmp_path):
     assert opened(["4", "10", "3"], ["10", "3", "4"]) == (("10", "3", "4"), [2, 0, 1])
     assert opened([0, 1, 2], ["m", "m", "w"]) == (("m", "m", "w"), [0, 1, 2])
     assert opened(["007", "7", "x"])[0] == ("007", "7", "x")
+    assert distinct_names(("a", "a", "a (2)", "a")) == ("a", "a (3)", "a (2)", "a (4)")
     for labels, wrong, classes in (
         (["m", "m", "w"], "picture train0.png has the label 'm'", ["m", "m", "w"]),
         ([0, 1, 3], "without a training picture: w", ["u", "v", "w"]),
-        (["u", "u", "w"], "without a training picture: v", ["u", "v", "w"]),
     ):
         with pytest.raises(IngestError, match=wrong):
             opened(labels, classes)
@@ -144,10 +144,6 @@ def test_stated_class_names_rename_the_folders_in_order(tmp_path):
         write(tmp_path / split / "barn owl" / "1.jpg", "x")
     with pytest.raises(IngestError, match="got Zebra, barn owl, barn owl"):
         open_collection(tmp_path)
-
-
-def test_distinct_names_stay_distinct():
-    assert distinct_names(("a", "a", "a (2)", "a")) == ("a", "a (3)", "a (2)", "a (4)")
 
 
 def test_unknown_and_ambiguous_layouts(tmp_path):
@@ -178,18 +174,10 @@ def test_folders_with_other_classes_or_no_pictures(tmp_path):
     shutil.rmtree(tmp_path / "test" / "cat")
     with pytest.raises(IngestError, match="only one split has classes cat, cow"):
         open_collection(tmp_path)
-    for file in (make_folders(tmp_path / "b") / "train" / "cat").iterdir():
-        file.rename(file.with_suffix(".txt"))
-    with pytest.raises(IngestError, match="without a training picture: cat"):
-        open_collection(tmp_path / "b")
     for file in (make_folders(tmp_path / "c") / "test").rglob("*.jpg"):
         file.unlink()
     with pytest.raises(IngestError, match=r"test is rows 0 to 0, but there are 0 pictures"):
         open_collection(tmp_path / "c")
-
-
-def keys_of(split):
-    return {picture.key for picture in split.pictures}
 
 
 @pytest.fixture
@@ -202,14 +190,13 @@ def forty(tmp_path):
 def test_parts_are_random_disjoint_and_complete(forty):
     found = open_collection(forty, splits={"train": "train[:75%]", "test": "train[75%:]"})
     assert (len(found.train.pictures), len(found.test.pictures)) == (30, 10)
-    assert len(keys_of(found.train) | keys_of(found.test)) == 40
+    train, test = contents(found.train), contents(found.test)
+    assert len({data for data, _ in train + test}) == 40
     # Pictures are sorted by class, and yet each class is in both parts.
     assert set(found.train.labels.tolist()) == set(found.test.labels.tolist()) == {0, 1, 2, 3}
-    assert contents(found.train) == [
-        (number, int(number) // 10) for number in sorted(data for data, _ in contents(found.train))
-    ]
+    assert train == [(number, int(number) // 10) for number, _ in sorted(train)]
     again = open_collection(forty, splits={"train": "train[:30]", "test": "train[30:40]"})
-    assert keys_of(again.train) == keys_of(found.train)
+    assert contents(again.train) == train
     assert found.provenance["splits"] == "train: train[:75%], test: train[75%:]"
     # Fixed for ever: features that were extracted from a part stay comparable.
     part = open_collection(forty, splits={"train": "train[4:]", "test": "train[:4]"}).test
@@ -221,10 +208,8 @@ def test_parts_are_random_disjoint_and_complete(forty):
     [
         ({}, "no test split, but train"),
         ({"train": "train[:75%]", "test": "train[70%:]"}, "share pictures of train"),
-        ({"test": "train[:1]"}, "share pictures of train"),
         ({"train": "train[:41]", "test": "train"}, "rows 0 to 41, but there are 40"),
         ({"train": "train[-1:]"}, "must be like"),
-        ({"train": "train+dev"}, "no dev split"),
         ({"dev": "train"}, "splits must be of 'train' and 'test'"),
     ],
 )

@@ -27,17 +27,9 @@ from hmcl_jax.data.errors import IngestError
 from hmcl_jax.data.image_datasets import open_collection, recognise
 
 
-def test_a_picture_that_is_gone_is_named(tmp_path):
-    pictures = open_collection(make_folders(tmp_path)).train.pictures
-    Path(tmp_path, pictures[0].key).unlink()
-    with pytest.raises(IngestError, match=r"train/Zebra/0\.jpg cannot be read: FileNotFoundError"):
-        pictures[0].read()
-
-
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        ("train.csv", "image,text\na.png,x\n", "line 2 must have the columns image and caption"),
         ("train.csv", "image,caption\na.png,x, y\n", "line 2 must have .*got image, caption, None"),
         ("train.csv", "image,caption\na.png\n", "line 2: caption must .*not be blank"),
         ("train.csv", 'image,caption\na.png,"x\n', "train.csv cannot be read: Error"),
@@ -47,7 +39,6 @@ def test_a_picture_that_is_gone_is_named(tmp_path):
         ("train.csv", "image,label\na.png,x\n", "must have a label, or all must have captions"),
         ("train.jsonl", "[1]\n", "train.jsonl cannot be read: TypeError"),
         ("train.jsonl", '{"image": "a.png", "caption": 3}', "line 1: caption must be a text"),
-        ("train.jsonl", '{"image": "a.png", "caption": []}', "line 1: caption must .*not be blank"),
         ("train.jsonl", '{"image": "a.png", "caption": "\\ud800"}', "must be valid Unicode"),
         ("train.jsonl", '{"image": "a.png", "label": 1.5}', "label must be a text"),
         ("train.jsonl", '{"image": "a.png", "caption": "x"}', "has train.jsonl and another file"),
@@ -69,16 +60,9 @@ def test_what_a_table_must_not_hold(tmp_path, file, text, complaint):
         (make_coco, "coco", '"id": 99', '"id": 100', "cannot be read: KeyError: 99"),
         (make_coco, "coco", "train-1.png", "train-9.png", "there is no such file"),
         (make_coco, "coco", '"image_id": 99', '"image_id": 98', "train-1.png has no caption"),
-        (make_coco, "coco", '"annotations"', '"notes"', "cannot be read: KeyError: 'annotations'"),
         (make_karpathy, "made", "train-1.png", "gone.png", "looked for in .*images, made_images"),
         (make_karpathy, "made", '"train 1, caption 0"', '""', r"raw of images/train-1.png must"),
-        (
-            make_karpathy,
-            "made",
-            '"split": "train"',
-            '"split": "dev"',
-            "no train split, but dev, test",
-        ),
+        (make_karpathy, "made", '"train"', '"dev"', "no train split, but dev, test"),
     ],
 )
 def test_what_caption_files_must_not_hold(tmp_path, make, file, old, new, complaint):
@@ -91,18 +75,13 @@ def test_what_caption_files_must_not_hold(tmp_path, make, file, old, new, compla
         open_collection(tmp_path)
 
 
-# --- tar files
-
-
 @pytest.mark.parametrize(
     ("members", "complaint"),
     [
         ([("a.jpg", b"x")], "a has picture, but needs a picture and"),
-        ([("a.cls", b"0")], "a has cls, but needs a picture"),
         ([("a.jpg", b"x"), ("a.cls", b"\xff")], r"member a\.cls cannot be read: UnicodeDecode"),
         ([("a.jpg", b"x"), ("a.cls", b"4")], "a.jpg has the label '4'"),
         ([("a.jpg", b"x"), ("a.jpg", b"y"), ("a.cls", b"0")], "a.jpg has the key of another"),
-        ([("a.jpg", b"x"), ("a.txt", b"")], r"member a\.txt must .*not be blank"),
         ([("a.jpg", b"x"), ("a.json", b"3")], r"member a\.json must be a text, got '3'"),
         ([("a.jpg", b"x"), ("a.txt", b"x")], "all pictures must have a label, or all must have"),
         ([("a.md", b"x")], "test is rows 0 to 0, but there are 0 pictures"),
@@ -165,12 +144,18 @@ def test_truncated_compressed_and_missing_shards(tmp_path):
         open_collection(root)
 
 
-def test_a_tar_file_that_is_cut_after_opening(tmp_path):
-    root = make_label_shards(tmp_path)
-    pictures = open_collection(root).train.pictures
-    os.truncate(root / "train" / "0.tar", 600)
-    with pytest.raises(IngestError, match=r"train/0\.tar/s0000000\.jpg ends after"):
-        pictures[0].read()
+def test_files_that_are_cut_or_gone_after_opening(tmp_path):
+    packed, plain = make_label_shards(tmp_path / "packed"), make_folders(tmp_path / "plain")
+    pictures = [open_collection(root).train.pictures[0] for root in (packed, plain)]
+    os.truncate(packed / "train" / "0.tar", 600)
+    Path(plain, pictures[1].key).unlink()
+    for picture, complaint in zip(
+        pictures,
+        (r"0\.tar/s0000000\.jpg ends after", r"Zebra/0\.jpg cannot be read: FileNotFoundError"),
+        strict=True,
+    ):
+        with pytest.raises(IngestError, match=complaint):
+            picture.read()
 
 
 # --- the datasets library
@@ -219,6 +204,8 @@ def saved(datasets, root, make):
 
 
 def by_name(datasets, root, make):
+    if make is classification:  # a folder of pictures
+        return f"hf:{make_folders(root)}"
     return f"hf:{parquet(datasets, root, make)}"
 
 
@@ -279,13 +266,6 @@ def test_paths_in_a_data_set_are_not_followed(tmp_path, datasets):
     picture = open_collection(tmp_path, "x").train.pictures[0]
     with pytest.raises(IngestError, match="is not in the data set"):
         picture.read()
-
-
-@quiet
-def test_image_folders_by_name(tmp_path, datasets):
-    found = open_collection(f"hf:{make_folders(tmp_path / 'set')}")
-    rows = sorted(labelled()["test"])
-    assert contents(found.test) == [(data, IN_ORDER.index(name)) for _, name, data in rows]
 
 
 # --- TensorFlow Datasets

@@ -260,9 +260,7 @@ def test_inside_means_two_of_the_papers_deviations():
     row = {"mnist": Number(40.0, 1.0), "flags": Number(7.0, 1.0)}
     ours = dataclasses.replace(paper, columns=tuple(row), blocks={"pocket": {"vanilla": row}})
     assert not any(c.paper for c in side_by_side(ours, paper, "hycoclip-b", same=False))
-
-
-def test_numbers_are_written_with_the_papers_digits():
+    # Numbers are written with the paper's digits.
     assert written(Number(0.5, 0.01), Number(0.7869, None, 1e-4)) == "0.5000 ± 0.0100"
     assert written(Number(6.1e-5), Number(6.1e-5, None, 1e-6)) == "6.1e-05"
     alone = (Number(15.0, 0.44), Number(15.0), Number(1.06, 0.0012), None)

@@ -5,9 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -76,24 +74,6 @@ def saved(path, steps=2):
     return states
 
 
-def python(code, *arguments):
-    """A Python process of its own, which can import this file."""
-    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err[-2000:]
-    return out, err
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "runs" / "hmcl"
@@ -127,11 +107,8 @@ def test_every_kind_of_tree_comes_back(path, rng):
         "keys": jax.random.split(jax.random.key(7, impl="rbg"), 3),
     }
     assert_same(round_trip(path, state), state)
-
-
-@pytest.mark.parametrize("state", [jnp.arange(3), (), {"a": jnp.zeros((0, 3))}])
-def test_small_states_come_back(path, state):
-    assert_same(round_trip(path, state), state)
+    for number, small in enumerate((jnp.arange(3), ())):
+        assert_same(round_trip(path.with_name(f"small{number}"), small), small)
 
 
 def test_another_template_is_refused(path):
@@ -181,9 +158,6 @@ def test_another_run_is_refused_with_every_difference(path):
     assert "config.head.bias: None in the directory, False asked for" in message
     assert "seeds: [0, 1] in the directory, [] asked for" in message
     assert "learning_rate" not in message
-
-
-def test_near_misses_are_differences():
     for ours, theirs in ((1, True), ({"a.b": 1}, {"a": {"b": 1}}), ({}, None)):
         assert diff_identities({"x": ours}, {"x": theirs})
         assert not diff_identities({"x": ours}, {"x": ours})
@@ -281,54 +255,12 @@ with resumed(sys.argv[1]) as run:
 
 
 def test_a_full_disk_loses_nothing(path):
-    out, _ = output(python(LIMITED, path))
-    assert out.startswith("Task 2 could not be saved in ")
-    assert "rerun with --resume" in out
-
-
-LEARNER = """
-import sys
-from test_run_directory import first, newest, resumed, train
-
-with resumed(sys.argv[1]) as run:
-    done, state = newest(run, first())
-    state = state or first()
-    print("open", flush=True)
-    for task in range(done, int(sys.argv[2])):
-        state = train(state)
-        run.save(task + 1, state, {"task": task})
-"""
-
-
-def first():
-    return {"W": np.zeros((4, 64, 64)), "key": jax.random.key(0), "count": np.array(0)}
-
-
-def train(state):
-    """A task of training, in NumPy because compiling takes longer than the rest of the test."""
-    noise = np.random.default_rng(int(state["count"])).normal(size=state["W"].shape)
-    return {**state, "W": 0.9 * state["W"] + noise, "count": np.array(state["count"] + 1)}
-
-
-def test_killed_runs_resume_bitwise(path):
-    """Kills in the middle of a save, then lets the next process come to the end."""
-    steps, trained = 8, [first()]
-    for _ in range(steps):
-        trained.append(train(trained[-1]))
-    process = python(LEARNER, path, steps)
-    assert process.stdout.readline() == "open\n", process.communicate()[1][-2000:]
-    while process.poll() is None and not list(path.glob("steps/*-tmp*")):
-        time.sleep(0.001)
-    refused(path, "in use by another process; wait")
-    process.kill()
-    process.communicate()
-    assert list(path.glob("steps/*-tmp*"))
-    with resumed(path) as run:
-        assert not list(path.glob("steps/*-tmp*"))
-        finished, found = newest(run, first())
-        assert_same(found or first(), trained[finished])
-    assert output(python(LEARNER, path, steps)) == ("open\n", "")
-    with resumed(path) as run:
-        found, records = run.restore(lambda finished: first())
-        assert [record["task"] for record in records] == list(range(steps))
-        assert_same(found, trained[steps])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LIMITED, path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("Task 2 could not be saved in ")
+    assert "rerun with --resume" in done.stdout

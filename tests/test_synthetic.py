@@ -1,13 +1,10 @@
 """The synthetic stream: valid, reproducible, and its knobs do what they say."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-import hmcl_jax
-from hmcl_jax import apply_head, lorentz, objective
+from hmcl_jax import lorentz
+from hmcl_jax.continual import Schedule, TrainConfig, run_stream
 from hmcl_jax.data.synthetic import synthetic_stream
 
 
@@ -47,49 +44,21 @@ def test_bad_knobs_are_named(knob, value):
         synthetic_stream(**{knob: value})
 
 
-def forgetting(stream, steps=60):
-    """Mean drop of accuracy of plain fine-tuning, task after task."""
-    tx = optax.adamw(2e-3, weight_decay=0.0)
-
-    def accuracy(params, task):
-        text = apply_head(params["text"], task.arrays["prototypes"])
-        image = apply_head(params["image"], task.arrays["test_features"])
-        found = jnp.argmin(lorentz.pairwise_distance(text, image), axis=0)
-        return float((found == task.arrays["test_labels"]).mean())
-
-    @jax.jit
-    def fit(params, prototypes, features, labels):
-        def step(carry, _):
-            params, state = carry
-
-            def loss(p):
-                text, image = apply_head(p["text"], prototypes), apply_head(p["image"], features)
-                return objective.prototype_loss(text, image, labels, tau=0.1)
-
-            updates, state = tx.update(jax.grad(loss)(params), state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        return jax.lax.scan(step, (params, tx.init(params)), None, length=steps)[0][0]
-
-    params = hmcl_jax.identity_heads(["image", "text"], stream.dimension)
-    own = []
-    for task in stream:
-        arrays = task.arrays
-        labels = arrays["train_labels"].astype(np.int32)
-        params = fit(params, arrays["prototypes"], arrays["train_features"], labels)
-        own.append(accuracy(params, task))
-    final = [accuracy(params, task) for task in stream]
-    return np.mean(np.array(own[:-1]) - np.array(final[:-1])), np.mean(own)
-
-
 @pytest.mark.slow
 def test_forgetting_grows_with_overlap_and_falls_with_dimension():
     def measured(**knobs):
-        runs = [forgetting(synthetic_stream(tasks=4, seed=seed, **knobs)) for seed in range(3)]
+        """Mean drop of accuracy of plain fine-tuning, and the accuracy just after a task."""
+        config = TrainConfig(Schedule(20, 6e-3), batch=256, entailment_weight=0.0)
+        runs = []
+        for seed in range(3):
+            stream = synthetic_stream(tasks=4, seed=seed, **knobs)
+            (scores,) = run_stream(stream, ["vanilla"], [seed], config)["vanilla"].scores
+            own = np.diag(scores)
+            runs.append([(own - scores[-1])[:-1].mean(), own.mean()])
         return np.mean(runs, axis=0)
 
     by_overlap = [measured(dimension=48, overlap=overlap) for overlap in (0.0, 0.5, 1.0)]
     by_dimension = [measured(dimension=dimension, overlap=0.3) for dimension in (16, 48, 144)]
     assert by_overlap[0][0] < by_overlap[1][0] < by_overlap[2][0]
     assert by_dimension[0][0] > by_dimension[1][0] > by_dimension[2][0]
-    assert min(own for _, own in by_overlap + by_dimension) > 0.6
+    assert min(own for _, own in by_overlap + by_dimension) > 0.5
