@@ -13,7 +13,6 @@ import pytest
 from hmcl_jax.data.store import write_store
 from hmcl_jax.data.synthetic import synthetic_stream
 
-pytestmark = pytest.mark.slow
 TASKS = 3
 
 
@@ -67,8 +66,12 @@ def results(out):
     return [*(found[key] for key in ("scores", "losses", "details")), digest]
 
 
+MANY = [(signal.SIGKILL, 20), (signal.SIGTERM, 4), (signal.SIGINT, 4)]
+
+
 @pytest.mark.parametrize(
-    ("number", "times"), [(signal.SIGKILL, 20), (signal.SIGTERM, 4), (signal.SIGINT, 4)]
+    ("number", "times"),
+    [(signal.SIGKILL, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in MANY)],
 )
 def test_a_signal_at_any_moment(runs, tmp_path, number, times):
     chance = random.Random(int(number))
