@@ -150,7 +150,7 @@ def test_results_are_not_overwritten(tmp_path):
     with pytest.raises(RunError, match=r"table.md exists already; choose another --out"):
         check_results(tmp_path, ["vanilla"], resume=False)
     (tmp_path / "results.json").write_text("mine")
-    with pytest.raises(RunError, match=r"results.json is not of a run of this kind"):
+    with pytest.raises(RunError, match=r"results.json is damaged, or not of a run"):
         check_results(tmp_path, ["vanilla"], resume=True)
     (tmp_path / "results.json").write_text('{"methods": {"vanilla": 1, "hmcl_mr": 2}}')
     check_results(tmp_path, ["vanilla", "hmcl_mr"], resume=True)

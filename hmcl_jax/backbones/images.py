@@ -171,7 +171,7 @@ def _finished(rows: range, pixels: np.ndarray, jobs: list[Future], on_error: str
     errors = [job.result() for job in jobs]
     bad = [(row, str(error)) for row, error in zip(rows, errors, strict=True) if error]
     if bad and on_error == "raise":
-        remedy = "Repair it, or leave out what cannot be read with on_error='skip'."
+        remedy = "Repair it, or start again with --on-error skip to leave it out."
         raise PictureError(f"{bad[0][1]} {remedy}") from next(filter(None, errors))
     good = np.array([not error for error in errors])
     return Batch(np.array(rows)[good], pixels[good] if bad else pixels, bad)

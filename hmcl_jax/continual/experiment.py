@@ -117,11 +117,13 @@ def read_order(order: str, known: Sequence[str]) -> str | list[str]:
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     whole = isinstance(seeds, Sequence) and all(
-        isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**63
         for seed in seeds
     )
     if not whole or not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds must be different whole numbers of at least 0, got {seeds!r}.")
+        raise ConfigError(
+            f"seeds must be different whole numbers from 0 to 2**63 - 1, got {seeds!r}."
+        )
     return tuple(int(seed) for seed in seeds)
 
 

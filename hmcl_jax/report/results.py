@@ -177,7 +177,10 @@ def check_results(out: str | Path, methods: Collection[str], resume: bool) -> No
     try:
         known = set(json.loads(path.read_text("utf8"))["methods"])
     except UNREADABLE as error:
-        raise RunError(f"{path} is not of a run of this kind; choose another --out.") from error
+        raise RunError(
+            f"{path} is damaged, or not of a run; delete it, and --resume writes it again from the "
+            "checkpoints, or choose another --out."
+        ) from error
     if lost := sorted(known.difference(methods)):
         raise RunError(
             f"{path} also holds {', '.join(lost)}, which would be lost; name them in --methods as "
@@ -262,7 +265,9 @@ def read_results(folder: str | os.PathLike[str]) -> SavedResults:
         stream = about.get("experiment", {}).get("stream")
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise RunError(f"{path} is damaged or of another kind: {reason}; {remedy}.") from error
+        raise RunError(
+            f"{path} is damaged or of another kind: {reason}; delete it and {remedy}."
+        ) from error
     wrong = {
         name: f"{path}: scores of {name} are not complete; {remedy}."
         for name, result in results.items()
