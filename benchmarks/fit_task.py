@@ -10,20 +10,25 @@ classes, minibatches of 1024, two modalities with 32 protected directions each. 
 twice: the ratio of the two says how large the noise is. A correction is small beside the noise, so
 it is also timed alone, and so is what a task begins with.
 
-Then whole tasks as small as the smallest of the embedded stream, with what they begin and end with:
-there the correction weighs most.
+Then the smallest task of the embedded stream, with the settings of ``make stream`` and with all
+that a task begins and ends with: there the correction weighs most.
 """
 
 import argparse
+import functools
+import tomllib
+from pathlib import Path
 
 import jax
 import optax
 
+import hmcl_jax
 from hmcl_jax.continual import Schedule, TrainConfig, make_method
 from hmcl_jax.transform import HmclProjectState, TaskAnchorState, hmcl_project, task_anchor
 from stage import Stage, make_task
 from timing import claim, interleave, median, per_call, print_json, print_table, ratio, shown
 
+POCKET = Path(__file__).parents[1] / "experiments" / "configs" / "pocket.toml"
 DIM, CLASSES, BATCH, RANK = 512, 1000, 1024, 32
 LIMITS = {"hmcl_mr": 1.01, "hmcl_ca": 1.02, "hmcl_rotation": 1.03}
 SMALL_LIMITS = {"hmcl_mr": 1.15, "hmcl_ca": 1.15, "hmcl_rotation": 1.25}
@@ -44,24 +49,26 @@ def correction(variant: str, opt_state: object, params: dict) -> object:
 
 
 def small_tasks(repeats: int) -> tuple[dict, list]:
-    """Seconds of whole small tasks, as ratios to vanilla's."""
-    config = TrainConfig(classification=Schedule(15, 5e-5), batch=256)
-    task, old = make_task(150, 8, DIM), make_task(2000, 10, DIM, seed=1)
+    """Seconds of learning the smallest task of the embedded stream, as ratios to vanilla's."""
+    config = tomllib.loads(POCKET.read_text("utf8"))
+    store = hmcl_jax.load_pocket()
+    first, second = store.tasks[:2]
+    task = min(store, key=lambda task: task.size("train"))
     sides = {}
     for name in ("vanilla", *SMALL_LIMITS):
-        settings = {} if name == "vanilla" else {"variance": 1e-6, "min_rank": RANK}
-        stage = Stage(make_method(name, settings), config, DIM, seeds=5).seen(old)
-        sides[name] = lambda stage=stage: stage.learn(task)[0].heads
+        method = make_method(name, config["methods"][name])
+        stage = Stage(method, TrainConfig(**config["train"]), store.dimension, seeds=5)
+        sides[name] = functools.partial(stage.seen(first).seen(second).learn, task)
     times = interleave(sides, repeats)
     found = {
         side: {"seconds": median(times[side]), **ratio(times, side, "vanilla")} for side in sides
     }
     print_table(
-        ["small task", "s", "x vanilla; median [95 %]"],
+        [task.name, "s", "x vanilla; median [95 %]"],
         [[side, found[side]["seconds"], shown(found[side])] for side in sides],
     )
     claims = [
-        claim(f"small task: {side} / vanilla", found[side]["undisturbed"], most=most)
+        claim(f"{task.name}: {side} / vanilla", found[side]["undisturbed"], most=most)
         for side, most in SMALL_LIMITS.items()
     ]
     return found, claims
