@@ -307,7 +307,8 @@ def _build(
         energy[modality] = axes * jnp.where(kept, jnp.sqrt(values), 0)[None, :]
         fit = jnp.where(kept, matmul(axes.T, matmul(V.T, s0)) / values, 0)
         time[modality] = matmul(axes, fit)
-        image[modality] = matmul(W[:, 1:], V) + W[:, :1] * time[modality][None, :]
+        # W_s V + w_0 a^T as one product: a copy of W_s would take longer.
+        image[modality] = matmul(W, jnp.concatenate([time[modality][None, :], V]))
     # One decomposition of all images side by side: the modalities share its left vectors.
     Q, scales, rows = numerical_svd(jnp.concatenate(list(image.values()), axis=1))
     coordinates = dict(zip(image, jnp.split(rows.T, len(image)), strict=True))

@@ -53,7 +53,7 @@ class FiniteRotationState(NamedTuple):
 
 
 class StepMeasures(NamedTuple):
-    """What :func:`hmcl_project` measures of the last step; `system` is fixed during a task.
+    """What :func:`hmcl_project` measures of the last step; `system` and `gram` are a task's.
 
     Attributes:
       defect_before: root of the Lorentz defect of the candidate, see
@@ -62,12 +62,14 @@ class StepMeasures(NamedTuple):
       rotation: size of the closest shared rotation of the candidate, in radians (root of the sum of
         its squared angles), whether the variant applies it or not.
       system: what the defects need of the protection.
+      gram: ``V^T V`` by modality.
     """
 
     defect_before: jax.Array
     defect_after: jax.Array
     rotation: jax.Array
     system: DefectSystem
+    gram: Matrices
 
 
 class HmclProjectState(NamedTuple):
@@ -244,24 +246,20 @@ def _measure(
     span: str,
 ) -> StepMeasures:
     """Measures a step from the motions that its correction has computed."""
-    protection, system = state.protection, state.measured.system
+    protection, (*_, system, gram) = state.protection, state.measured
     dtype = protection.shared_basis.dtype
     # The motion that remains. V^T V is I up to rounding; so is a defect that should be 0.
-    left = {
-        m: P + matmul(change[m], matmul(V.T, V))
-        for (m, P), V in zip(moved.items(), protection.basis.values(), strict=True)
-    }
+    left = {m: P + matmul(change[m], gram[m]) for m, P in moved.items()}
     any_protected = jnp.any(jnp.stack(list(protection.rank.values())) > 0)
 
     def root_defect(step: Matrices, motion: Matrices) -> jax.Array:
         time = sum(jnp.sum(W[:, 0].astype(dtype) ** 2) for W in step.values())
         return jnp.where(any_protected, jnp.sqrt(time + motion_defect(motion, system)), 0)
 
-    return StepMeasures(
+    return state.measured._replace(
         defect_before=root_defect(delta, moved),
         defect_after=root_defect(corrected, left),
         rotation=rotation_angle(rotation_of_motion(moved, protection, span)),
-        system=system,
     )
 
 
@@ -274,7 +272,8 @@ def _nothing_measured(protection: Protection) -> StepMeasures:
     def zero() -> jax.Array:  # one of its own each: a buffer that occurs twice cannot be donated
         return jnp.zeros(leading, protection.shared_basis.dtype)
 
-    return StepMeasures(zero(), zero(), zero(), system)
+    gram = {m: matmul(V.mT, V) for m, V in protection.basis.items()}
+    return StepMeasures(zero(), zero(), zero(), system, gram)
 
 
 def _still(protection: Protection, ambient: bool) -> Rotation:

@@ -159,7 +159,9 @@ class Hmcl(Method):
         defects = (lorentz_defect(step, protection, system) for step in (candidate, taken))
         defect_before, defect_after = (jnp.where(protects, jnp.sqrt(x), 0) for x in defects)
         angle = rotation_angle(shared_rotation(candidate, protection, span=self.span))
-        return StepMeasures(defect_before, defect_after, angle, system)
+        return after.opt_state[0].measured._replace(
+            defect_before=defect_before, defect_after=defect_after, rotation=angle
+        )
 
     def end_task(self, state: MethodState, heads: Heads, data: TaskData) -> MethodState:
         return add_moments(state, data)
