@@ -453,16 +453,16 @@ def lorentz_defect(
         jnp.zeros((), protection.shared_basis.dtype),
     )
     system = defect_system(protection) if system is None else system
-    return time + motion_defect(protected_motion(delta, protection), system)
+    return time + motion_defect(side_by_side(protected_motion(delta, protection)), system)
 
 
-def motion_defect(moved: Matrices, system: DefectSystem) -> jax.Array:
-    """The part of the Lorentz defect that comes from the motion of the protected directions.
+def motion_defect(P: jax.Array, system: DefectSystem) -> jax.Array:
+    """The part of the Lorentz defect that comes from the motion P of the protected directions,
+    those of all modalities side by side.
 
     The closest rotation of the weighed points has the closed form of CA again, over all skew Omega.
     It meets all of the motion but what the rows R cannot hold and what is not skew within Z.
     """
-    P = side_by_side(moved)
     C = matmul(system.basis.T, matmul(P, system.joint))
     turned = _closest_skew(C, system.scales) * system.scales[None, :]
     return jnp.sum(matmul(P, system.rest) ** 2) + jnp.sum((C - turned) ** 2)

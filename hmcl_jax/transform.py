@@ -37,6 +37,7 @@ from hmcl_jax.projection import (
     replace_motion,
     rotation_angle,
     rotation_of_motion,
+    side_by_side,
 )
 from hmcl_jax.protection import Protection, empty_protection, restrict
 
@@ -62,14 +63,14 @@ class StepMeasures(NamedTuple):
       rotation: size of the closest shared rotation of the candidate, in radians (root of the sum of
         its squared angles), whether the variant applies it or not.
       system: what the defects need of the protection.
-      gram: ``V^T V`` by modality.
+      gram: ``V^T V`` of all modalities, one block each.
     """
 
     defect_before: jax.Array
     defect_after: jax.Array
     rotation: jax.Array
     system: DefectSystem
-    gram: Matrices
+    gram: jax.Array
 
 
 class HmclProjectState(NamedTuple):
@@ -200,7 +201,7 @@ def hmcl_project(
             state = state._replace(rotation=state.rotation._replace(turned=turned))
         corrected = replace_motion(delta, change, protection, hold_time)
         if measure:
-            state = state._replace(measured=_measure(delta, corrected, moved, change, state, span))
+            state = state._replace(measured=_measure(delta, moved, change, state, span, hold_time))
         by_path = {paths[modality]: W for modality, W in corrected.items()}
         return map_by_path(lambda path, leaf: by_path.get(path, leaf), updates), state
 
@@ -239,27 +240,27 @@ def _finite_rotation(
 
 def _measure(
     delta: Matrices,
-    corrected: Matrices,
     moved: Matrices,
     change: Matrices,
     state: HmclProjectState,
     span: str,
+    hold_time: bool,
 ) -> StepMeasures:
     """Measures a step from the motions that its correction has computed."""
     protection, (*_, system, gram) = state.protection, state.measured
-    dtype = protection.shared_basis.dtype
+    before = side_by_side(moved)
     # The motion that remains. V^T V is I up to rounding; so is a defect that should be 0.
-    left = {m: P + matmul(change[m], gram[m]) for m, P in moved.items()}
+    after = before + matmul(side_by_side(change), gram)
+    time = sum(jnp.sum(W[:, 0].astype(before.dtype) ** 2) for W in delta.values())
+    left = 0 if hold_time else time
     any_protected = jnp.any(jnp.stack(list(protection.rank.values())) > 0)
-
-    def root_defect(step: Matrices, motion: Matrices) -> jax.Array:
-        time = sum(jnp.sum(W[:, 0].astype(dtype) ** 2) for W in step.values())
-        return jnp.where(any_protected, jnp.sqrt(time + motion_defect(motion, system)), 0)
-
+    roots = jnp.sqrt(
+        jnp.stack([time + motion_defect(before, system), left + motion_defect(after, system)])
+    )
+    defect_before, defect_after = jnp.where(any_protected, roots, 0)
+    turn = rotation_of_motion(moved, protection, span)
     return state.measured._replace(
-        defect_before=root_defect(delta, moved),
-        defect_after=root_defect(corrected, left),
-        rotation=rotation_angle(rotation_of_motion(moved, protection, span)),
+        defect_before=defect_before, defect_after=defect_after, rotation=rotation_angle(turn)
     )
 
 
@@ -272,7 +273,9 @@ def _nothing_measured(protection: Protection) -> StepMeasures:
     def zero() -> jax.Array:  # one of its own each: a buffer that occurs twice cannot be donated
         return jnp.zeros(leading, protection.shared_basis.dtype)
 
-    gram = {m: matmul(V.mT, V) for m, V in protection.basis.items()}
+    grams = (matmul(V.mT, V) for V in protection.basis.values())
+    block_diag = jax.scipy.linalg.block_diag
+    gram = jax.vmap(block_diag)(*grams) if leading else block_diag(*grams)
     return StepMeasures(zero(), zero(), zero(), system, gram)
 
 
