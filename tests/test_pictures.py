@@ -150,7 +150,7 @@ def test_the_first_damaged_picture_stops_it():
     for row in range(broken[0]):
         assert next(batches).rows.tolist() == [row]
     name = files[broken[0]].key
-    with pytest.raises(PictureError, match=rf"^Picture '{name}' .*\. Repair it.*on_error='skip'"):
+    with pytest.raises(PictureError, match=rf"^Picture '{name}' .*\. Repair it.*--on-error skip"):
         next(batches)
     assert next(batches, None) is None
 
