@@ -461,7 +461,7 @@ def motion_defect(P: jax.Array, system: DefectSystem) -> jax.Array:
     those of all modalities side by side.
 
     The closest rotation of the weighed points has the closed form of CA again, over all skew Omega.
-    It meets all of the motion but what the rows R cannot hold and what is not skew within Z.
+    Two parts of the motion remain: outside the rows R, and within Z what is not skew.
     """
     C = matmul(system.basis.T, matmul(P, system.joint))
     turned = _closest_skew(C, system.scales) * system.scales[None, :]
