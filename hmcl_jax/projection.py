@@ -461,7 +461,8 @@ def motion_defect(P: jax.Array, system: DefectSystem) -> jax.Array:
     those of all modalities side by side.
 
     The closest rotation of the weighed points has the closed form of CA again, over all skew Omega.
-    Two parts of the motion remain: outside the rows R, and within Z what is not skew.
+    The defect is the rest of the motion: the part outside the rows R, and the part within Z that
+    no skew matrix gives.
     """
     C = matmul(system.basis.T, matmul(P, system.joint))
     turned = _closest_skew(C, system.scales) * system.scales[None, :]
